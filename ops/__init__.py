@@ -1,0 +1,1 @@
+"""What watches, tunes and rehearses the fleet: `ops …`."""

@@ -1,0 +1,1 @@
+"""The command line that hands runs in and takes completions out: `producer …`."""

@@ -1,0 +1,1 @@
+"""One process per engine: `celery -A workers worker`."""

@@ -1,0 +1,1 @@
+"""What crosses process borders: schemas, names, layout, errors, settings."""
