@@ -1,0 +1,218 @@
+"""Every error that one part of the fleet shows another, or a person.
+
+Knows the classes, their sentences and the exit code of a command that ends with one. Does not know where they are raised.
+
+```
+FleetError
+├── Retryable       EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
+├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied
+├── UsageError      SourceUnreadable · RunDiffers · RunUnknown · RunExists · RowRejected (one row, `--strict`)
+└── SettingsError   the process does not start
+```
+Callers decide by class, never by text. A class takes values and writes its own sentence; the values also go to `super()`,
+because errors cross the worker pool by pickle.
+"""
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BROKER = 3
+EXIT_STORE = 4
+EXIT_ENGINE = 5
+
+
+class FleetError(Exception):
+    """Base of all; `exit_code` is what a command ends with."""
+
+    exit_code = EXIT_FAILED
+
+
+class Retryable(FleetError):
+    """The same thing may succeed later."""
+
+
+class Permanent(FleetError):
+    """Trying again changes nothing."""
+
+
+class UsageError(FleetError):
+    """The command, or the data that it was given, cannot be used."""
+
+    exit_code = EXIT_USAGE
+
+
+class EngineUnavailable(Retryable):
+    """No connection, 5xx, or no answer in time."""
+
+    exit_code = EXIT_ENGINE
+
+    def __init__(self, engine_url: str, cause: str) -> None:
+        super().__init__(engine_url, cause)
+        self.engine_url, self.cause = engine_url, cause
+
+    def __str__(self) -> str:
+        return f"engine {self.engine_url}: {self.cause}; is the server up? `curl {self.engine_url}/v1/models`"
+
+
+class EngineOverloaded(Retryable):
+    """The engine's queue is full; `retry_after_s` is the engine's own wish, if it gave one."""
+
+    exit_code = EXIT_ENGINE
+
+    def __init__(self, engine_url: str, cause: str, retry_after_s: float | None = None) -> None:
+        super().__init__(engine_url, cause, retry_after_s)
+        self.engine_url, self.cause, self.retry_after_s = engine_url, cause, retry_after_s
+
+    def __str__(self) -> str:
+        return f"engine {self.engine_url} is overloaded: {self.cause}; lower FLEET_SLOTS or raise --max-queued-requests"
+
+
+class StoreUnavailable(Retryable):
+    """The store did not answer, or answered that it cannot now."""
+
+    exit_code = EXIT_STORE
+
+    def __init__(self, url: str, action: str, cause: str) -> None:
+        super().__init__(url, action, cause)
+        self.url, self.action, self.cause = url, action, cause
+
+    def __str__(self) -> str:
+        return f"store {self.url}: {self.action}: {self.cause}; check FLEET_STORE and AWS_ENDPOINT_URL"
+
+
+class BrokerUnavailable(Retryable):
+    """Redis did not answer."""
+
+    exit_code = EXIT_BROKER
+
+    def __init__(self, broker: str, cause: str) -> None:
+        super().__init__(broker, cause)
+        self.broker, self.cause = broker, cause
+
+    def __str__(self) -> str:
+        return f"broker {self.broker}: {self.cause}; is Redis up, and does FLEET_BROKER name it?"
+
+
+class StoreDenied(Permanent):
+    """The store knows us not, or forbids this."""
+
+    exit_code = EXIT_STORE
+
+    def __init__(self, url: str, action: str, cause: str) -> None:
+        super().__init__(url, action, cause)
+        self.url, self.action, self.cause = url, action, cause
+
+    def __str__(self) -> str:
+        return f"store {self.url}: {self.action} denied: {self.cause}; check the credentials, the bucket and its policy"
+
+
+class PromptRejected(Permanent):
+    """4xx: the engine will refuse this prompt again."""
+
+    def __init__(self, prompt_id: str, status: int, message: str) -> None:
+        super().__init__(prompt_id, status, message)
+        self.prompt_id, self.status, self.message = prompt_id, status, message
+
+    def __str__(self) -> str:
+        return f"prompt {self.prompt_id}: the engine refused it with {self.status}: {self.message}"
+
+
+class ShardCorrupt(Permanent):
+    """An object of the store does not hold what the manifest says."""
+
+    def __init__(self, key: str, found: str, expected: str) -> None:
+        super().__init__(key, found, expected)
+        self.key, self.found, self.expected = key, found, expected
+
+    def __str__(self) -> str:
+        return f"{self.key}: found {self.found}, expected {self.expected}; restore the object, then `producer resume`"
+
+
+class ContractMismatch(Permanent):
+    """Written by a version that this one cannot read."""
+
+    def __init__(self, what: str, found: object, expected: object) -> None:
+        super().__init__(what, found, expected)
+        self.what, self.found, self.expected = what, found, expected
+
+    def __str__(self) -> str:
+        return f"{self.what}: schema {self.found}, this program reads {self.expected}; upgrade the older side"
+
+
+class SourceUnreadable(UsageError):
+    """A source file that cannot be read as a whole."""
+
+    def __init__(self, source: str, cause: str) -> None:
+        super().__init__(source, cause)
+        self.source, self.cause = source, cause
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.cause}; nothing was enqueued"
+
+
+class RowRejected(UsageError):
+    """`--strict`: rows were rejected, so nothing is enqueued."""
+
+    def __init__(self, rejected: int, accepted: int, first: str) -> None:
+        super().__init__(rejected, accepted, first)
+        self.rejected, self.accepted, self.first = rejected, accepted, first
+
+    def __str__(self) -> str:
+        total = self.rejected + self.accepted
+        return (
+            f"{self.rejected} of {total} rows rejected, the first: {self.first}; nothing was enqueued. "
+            "Correct them, or leave out --strict"
+        )
+
+
+class RunDiffers(UsageError):
+    """The run exists with something else under the same name."""
+
+    def __init__(self, run: str, field: str, found: object, expected: object) -> None:
+        super().__init__(run, field, found, expected)
+        self.run, self.field, self.found, self.expected = run, field, found, expected
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run} exists with another {self.field}: this command says {self.found}, "
+            f"the run has {self.expected}; use another --run, or the same {self.field}"
+        )
+
+
+class RunUnknown(UsageError):
+    """No manifest of that name."""
+
+    def __init__(self, run: str, store_url: str) -> None:
+        super().__init__(run, store_url)
+        self.run, self.store_url = run, store_url
+
+    def __str__(self) -> str:
+        return f"no run {self.run} in {self.store_url}; `producer runs` lists those that are there"
+
+
+class RunIncomplete(FleetError):
+    """Something was asked that needs every prompt to have its outcome."""
+
+    def __init__(self, run: str, missing: int, total: int) -> None:
+        super().__init__(run, missing, total)
+        self.run, self.missing, self.total = run, missing, total
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: {self.missing} of {self.total} prompts have no outcome yet; "
+            f"wait (`producer status {self.run}`), or take what is there with --partial"
+        )
+
+
+class SettingsError(FleetError):
+    """A setting is missing or out of range; the process does not start."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, name: str, found: object, expected: str) -> None:
+        super().__init__(name, found, expected)
+        self.name, self.found, self.expected = name, found, expected
+
+    def __str__(self) -> str:
+        found = "is not set" if self.found is None else f"is {self.found!r}"
+        return f"{self.name} {found}, expected {self.expected}"

@@ -1,0 +1,145 @@
+"""The object store in a folder: `file:///dir`, for one machine.
+
+An object is the file of its key; its metadata lies beside it under `.meta/`. Writers hold one lock, so that a put-if-absent
+is one, and write by rename, so that a reader never sees half an object. Knows nothing of runs.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from workers.contract.errors import StoreDenied, StoreUnavailable
+from workers.store import ObjectInfo
+
+_HIDDEN = (".meta", ".tmp", ".lock")
+
+
+class FileStore:
+    """See `ObjectStore`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = f"file://{root}"
+
+    def put_new(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
+        """Write unless the key exists."""
+        with self._told("write", key), self._locked():
+            if self._path(key).exists():
+                return False
+            self._write(key, body, metadata)
+            return True
+
+    def put(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        """Write, replacing what is there."""
+        with self._told("write", key), self._locked():
+            self._write(key, body, metadata)
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Copy a file in, replacing what is there."""
+        with self._told("write", key), self._locked():
+            scratch = self._scratch()
+            shutil.copyfile(path, scratch)
+            self._publish(scratch, self._path(key))
+
+    def get(self, key: str) -> bytes | None:
+        """The body, or None."""
+        with self._told("read", key):
+            try:
+                return self._path(key).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size and metadata, or None."""
+        with self._told("read", key):
+            try:
+                size_bytes = self._path(key).stat().st_size
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            try:
+                metadata = json.loads(self._meta_path(key).read_bytes())
+            except (FileNotFoundError, NotADirectoryError):
+                metadata = {}
+            return ObjectInfo(key, size_bytes, metadata)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below a prefix, by key."""
+        with self._told("list", prefix):
+            base = self._path(prefix) if prefix.endswith("/") else self._path(prefix).parent
+            found = []
+            for folder, subfolders, names in os.walk(base):
+                subfolders[:] = [name for name in subfolders if name not in _HIDDEN]
+                for name in names:
+                    path = Path(folder, name)
+                    key = path.relative_to(self.root).as_posix()
+                    if key.startswith(prefix) and name not in _HIDDEN:
+                        found.append(ObjectInfo(key, path.stat().st_size))
+        return iter(sorted(found, key=lambda info: info.key))
+
+    def delete(self, key: str) -> None:
+        """Remove, if it is there."""
+        with self._told("delete", key), self._locked():
+            self._path(key).unlink(missing_ok=True)
+            self._meta_path(key).unlink(missing_ok=True)
+
+    def check(self) -> str | None:
+        """Write and read back a small object."""
+        self.put(".fleet-check", b"check")
+        if self.get(".fleet-check") != b"check":
+            raise StoreUnavailable(self.url, "check", "what was written does not read back")
+        self.delete(".fleet-check")
+        return None
+
+    def _path(self, key: str) -> Path:
+        return self.root / key
+
+    def _meta_path(self, key: str) -> Path:
+        return self.root / ".meta" / f"{key}.json"
+
+    def _scratch(self) -> Path:
+        folder = self.root / ".tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{os.getpid()}-{os.urandom(8).hex()}"
+
+    def _write(self, key: str, body: bytes, metadata: Mapping[str, str] | None) -> None:
+        if metadata:  # before the body: an object that is there has its metadata
+            self._publish(self._scratched(json.dumps(dict(metadata)).encode()), self._meta_path(key))
+        else:
+            self._meta_path(key).unlink(missing_ok=True)
+        self._publish(self._scratched(body), self._path(key))
+
+    def _scratched(self, body: bytes) -> Path:
+        scratch = self._scratch()
+        try:
+            with scratch.open("wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise
+        return scratch
+
+    def _publish(self, scratch: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch.replace(target)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _told(self, action: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            kind = StoreDenied if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else StoreUnavailable
+            raise kind(self.url, f"{action} {key}", os.strerror(error.errno or 0)) from error

@@ -1,0 +1,184 @@
+"""The object store in S3, through boto3. The only place that knows S3's calls, codes and vendors' differences.
+
+Put-if-absent is S3's own conditional write (`If-None-Match: *`). Where a server ignores it, `check` says so and writes are
+checked by reading first, which leaves a window: two workers may both write, with bodies of the same meaning.
+"""
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from workers.contract.errors import StoreDenied, StoreUnavailable
+from workers.contract.settings import FleetSettings
+from workers.store import ObjectInfo
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+Checksums = Literal["when_required", "when_supported"]
+
+_DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "401"})
+_ABSENT = frozenset({"404", "NoSuchKey"})
+_LOST_RACE = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
+_UNSUPPORTED = frozenset({"501", "NotImplemented"})
+MAX_CONNECTIONS = 32
+"""Shards are written by a few threads at a time; boto3's default of 10 makes them wait for each other."""
+
+
+class S3Store:
+    """See `ObjectStore`. Credentials, region and endpoint come from boto3's own chain (`AWS_*`, profiles, instance role)."""
+
+    def __init__(self, bucket: str, prefix: str, settings: FleetSettings) -> None:
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.url = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._settings = settings
+        self._conditional = True
+        self._client_lock = threading.Lock()
+        self._made: S3Client | None = None
+
+    @property
+    def _client(self) -> "S3Client":
+        with self._client_lock:
+            if self._made is None:
+                checksums: Checksums = "when_required" if self._settings.s3_old_checksums else "when_supported"
+                config = Config(
+                    signature_version="s3v4",
+                    connect_timeout=10,
+                    read_timeout=60,
+                    max_pool_connections=MAX_CONNECTIONS,
+                    retries={"mode": "standard", "total_max_attempts": 4},
+                    request_checksum_calculation=checksums,
+                    response_checksum_validation=checksums,
+                    s3={"addressing_style": "path"} if self._custom_endpoint() else {},
+                )
+                region = boto3.session.Session().region_name or "us-east-1"
+                self._made = boto3.session.Session().client("s3", config=config, region_name=region)
+            return self._made
+
+    @staticmethod
+    def _custom_endpoint() -> bool:
+        return "amazonaws.com" not in boto3.session.Session().client("s3", region_name="us-east-1").meta.endpoint_url
+
+    def put_new(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
+        """Write unless the key exists."""
+        with self._told("write", key):
+            if not self._conditional and self.head(key) is not None:
+                return False
+            condition: dict[str, Any] = {"IfNoneMatch": "*"} if self._conditional else {}
+            try:
+                self._client.put_object(
+                    Bucket=self.bucket,
+                    Key=self._key(key),
+                    Body=body,
+                    Metadata=dict(metadata or {}),
+                    **condition,
+                    **self._extra(),
+                )
+            except ClientError as error:
+                if _code(error) in _LOST_RACE:
+                    return False
+                if self._conditional and _code(error) in _UNSUPPORTED:
+                    self._conditional = False
+                    return self.put_new(key, body, metadata)
+                raise
+            return True
+
+    def put(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        """Write, replacing what is there."""
+        with self._told("write", key):
+            self._client.put_object(
+                Bucket=self.bucket, Key=self._key(key), Body=body, Metadata=dict(metadata or {}), **self._extra()
+            )
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Upload a file in parts, replacing what is there."""
+        with self._told("write", key):
+            self._client.upload_file(str(path), self.bucket, self._key(key), ExtraArgs=self._extra())
+
+    def get(self, key: str) -> bytes | None:
+        """The body, or None."""
+        with self._told("read", key):
+            try:
+                return self._client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size and metadata, or None."""
+        with self._told("read", key):
+            try:
+                answer = self._client.head_object(Bucket=self.bucket, Key=self._key(key))
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+            return ObjectInfo(key, answer["ContentLength"], answer["Metadata"])
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below a prefix, by key, page by page."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(prefix))
+        with self._told("list", prefix):
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    yield ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"])
+
+    def delete(self, key: str) -> None:
+        """Remove, if it is there."""
+        with self._told("delete", key):
+            self._client.delete_object(Bucket=self.bucket, Key=self._key(key))
+
+    def check(self) -> str | None:
+        """Write one object twice, on condition that it is absent: the second write must lose."""
+        key = f".fleet-check/{uuid.uuid4().hex}"
+        try:
+            if not self.put_new(key, b"first"):
+                raise StoreUnavailable(self.url, "check", "a conditional put of a new key was refused")
+            if self._conditional and self.put_new(key, b"second"):
+                self._conditional = False
+        finally:
+            self.delete(key)
+        if self._conditional:
+            return None
+        return f"{self.url} ignores conditional writes: shards are written after a check, which two workers can pass at once"
+
+    def _key(self, key: str) -> str:
+        return self.prefix + key
+
+    def _extra(self) -> dict[str, Any]:
+        settings = self._settings
+        named = {
+            "StorageClass": settings.s3_storage_class,
+            "ServerSideEncryption": settings.s3_sse,
+            "SSEKMSKeyId": settings.s3_sse_kms_key,
+            "ACL": settings.s3_acl,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    @contextmanager
+    def _told(self, action: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            kind = StoreDenied if _code(error) in _DENIED else StoreUnavailable
+            raise kind(
+                self.url, f"{action} {key}", f"{_code(error)} {error.response['Error'].get('Message', '')}".strip()
+            ) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise StoreDenied(self.url, f"{action} {key}", str(error)) from error
+        except (BotoCoreError, S3UploadFailedError) as error:
+            raise StoreUnavailable(self.url, f"{action} {key}", str(error)) from error
+
+
+def _code(error: ClientError) -> str:
+    return error.response["Error"].get("Code", "")

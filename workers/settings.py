@@ -1,0 +1,66 @@
+"""Settings of one worker process, which differ from host to host. Read once, in workers/celery.py."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from workers.contract.errors import SettingsError
+
+
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker needs to know about its engine and itself."""
+
+    engine_url: Annotated[
+        str,
+        Meta(
+            title="ENGINE_URL", description="the SGLang server of this worker, `http://127.0.0.1:30000`", pattern=r"^https?://"
+        ),
+    ]
+    engine_api_key: Annotated[
+        str | None, Meta(title="ENGINE_API_KEY", description="sent as bearer token, if the server was started with --api-key")
+    ] = None
+    slots: Annotated[
+        str,
+        Meta(
+            title="FLEET_SLOTS",
+            description="requests in flight: a number, or `auto` = 1.25 × the engine's effective running limit",
+            pattern=r"^(auto|[1-9]\d{0,4})$",
+        ),
+    ] = "auto"
+    request_timeout_s: Annotated[
+        float,
+        Meta(title="FLEET_REQUEST_TIMEOUT_S", description="one answer may take so long; longest answer ÷ slowest speed", gt=0),
+    ] = 3600.0
+    max_tries: Annotated[
+        int, Meta(title="FLEET_MAX_TRIES", description="tries of one prompt, where another try can help", ge=1, le=20)
+    ] = 4
+    retry_for_s: Annotated[float, Meta(title="FLEET_RETRY_FOR_S", description="no new try of a prompt after so long", gt=0)] = (
+        900.0
+    )
+    engine_grace_s: Annotated[
+        float,
+        Meta(
+            title="FLEET_ENGINE_GRACE_S",
+            description="an engine may be sick so long before its batches go to other workers",
+            ge=0,
+        ),
+    ] = 30.0
+    hang_s: Annotated[
+        float, Meta(title="FLEET_HANG_S", description="no token for so long with requests in flight: the engine hangs", ge=1)
+    ] = 60.0
+    drain_s: Annotated[
+        float, Meta(title="FLEET_DRAIN_S", description="after SIGTERM, finish what is in flight for so long", ge=0)
+    ] = 20.0
+
+    def fixed_slots(self) -> int | None:
+        """The number, or None for `auto`."""
+        return None if self.slots == "auto" else int(self.slots)
+
+    def __post_init__(self) -> None:
+        if self.retry_for_s > self.request_timeout_s * self.max_tries:
+            raise SettingsError(
+                "FLEET_RETRY_FOR_S",
+                self.retry_for_s,
+                f"at most FLEET_REQUEST_TIMEOUT_S × FLEET_MAX_TRIES = {self.request_timeout_s * self.max_tries}",
+            )
