@@ -1,0 +1,76 @@
+"""Connections to Redis, and what waits in the queue. The only place that knows how Kombu keeps messages in Redis.
+
+Kombu 5.7: a queue is one list per priority step, `q` for step 0 and `q\\x06\\x16<step>` for the others; a message that was
+taken and not yet acknowledged lies in the hash `unacked`. Source: kombu/transport/redis.py.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from workers.contract import names
+from workers.contract.errors import BrokerUnavailable
+from workers.contract.settings import FleetSettings, without_password
+
+QUEUE_LISTS = tuple(names.QUEUE if step == 0 else f"{names.QUEUE}\x06\x16{step}" for step in range(names.PRIORITY_LEVELS))
+UNACKED = "unacked"
+
+_SOCKET: dict[str, Any] = {
+    "socket_timeout": 10.0,
+    "socket_connect_timeout": 5.0,
+    "socket_keepalive": True,
+    "health_check_interval": 15,
+}
+_RETRIED = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError)
+
+
+def connect(settings: FleetSettings) -> "redis.Redis":
+    """A client for commands; a dropped connection is made again for about ten seconds before it is an error."""
+    retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=2.0), retries=8)
+    return redis.Redis.from_url(settings.broker, retry=retry, retry_on_error=list(_RETRIED), **_SOCKET)
+
+
+def connect_async(settings: FleetSettings) -> "redis.asyncio.Redis":
+    """The same for a worker's loop, without waiting: the ledger decides how long it tries."""
+    retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=1)
+    return redis.asyncio.Redis.from_url(settings.broker, retry=retry, retry_on_error=list(_RETRIED), **_SOCKET)
+
+
+@contextmanager
+def broker_errors(settings: FleetSettings) -> Iterator[None]:
+    """Turn Redis' own errors into `BrokerUnavailable`."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise BrokerUnavailable(without_password(settings.broker), str(error) or type(error).__name__) from error
+
+
+class _Headers(msgspec.Struct):
+    id: str
+
+
+class _Envelope(msgspec.Struct):
+    headers: _Headers
+
+
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_UNACKED = msgspec.json.Decoder(tuple[_Envelope, msgspec.Raw, msgspec.Raw])
+
+
+def batches_named(messages: Iterable[bytes], *, unacked: bool = False) -> Iterator[tuple[str, str]]:
+    """Run and batch of each raw message; a message that is not ours names nothing."""
+    for raw in messages:
+        try:
+            envelope = _UNACKED.decode(raw)[0] if unacked else _ENVELOPE.decode(raw)
+        except msgspec.MsgspecError:
+            continue
+        named = names.parse_task_id(envelope.headers.id)
+        if named is not None:
+            yield named
