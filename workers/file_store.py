@@ -81,6 +81,15 @@ class FileStore:
                         found.append(ObjectInfo(key, path.stat().st_size))
         return iter(sorted(found, key=lambda info: info.key))
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """One level below a prefix, by name."""
+        with self._told("list", prefix):
+            try:
+                below = sorted(path.name for path in self._path(prefix).iterdir() if path.is_dir() and path.name not in _HIDDEN)
+            except (FileNotFoundError, NotADirectoryError):
+                below = []
+        return iter(f"{prefix}{name}/" for name in below)
+
     def delete(self, key: str) -> None:
         """Remove, if it is there."""
         with self._told("delete", key), self._locked():

@@ -133,6 +133,16 @@ class S3Store:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"])
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """One level below a prefix, by name, page by page."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=self._key(prefix), Delimiter="/"
+        )
+        with self._told("list", prefix):
+            for page in pages:
+                for item in page.get("CommonPrefixes", ()):
+                    yield item["Prefix"].removeprefix(self.prefix)
+
     def delete(self, key: str) -> None:
         """Remove, if it is there."""
         with self._told("delete", key):

@@ -48,6 +48,9 @@ class ObjectStore(Protocol):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects whose key starts with `prefix`, sorted by key, without metadata."""
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Distinct beginnings `<prefix><name>/` of keys, sorted: one level, however many objects lie below."""
+
     def delete(self, key: str) -> None:
         """Remove an object; nothing happens if there is none."""
 

@@ -13,6 +13,8 @@ Callers decide by class, never by text. A class takes values and writes its own 
 because errors cross the worker pool by pickle.
 """
 
+from typing import Literal
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -42,13 +44,16 @@ class UsageError(FleetError):
 
 
 class EngineUnavailable(Retryable):
-    """No connection, 5xx, or no answer in time."""
+    """No connection, 5xx, or no answer in time.
+
+    `kind`: `refused` (the request never left), `lost` (it was in flight), `timeout`, or `error` (a 5xx answer).
+    """
 
     exit_code = EXIT_ENGINE
 
-    def __init__(self, engine_url: str, cause: str) -> None:
-        super().__init__(engine_url, cause)
-        self.engine_url, self.cause = engine_url, cause
+    def __init__(self, engine_url: str, cause: str, kind: Literal["refused", "lost", "timeout", "error"] = "error") -> None:
+        super().__init__(engine_url, cause, kind)
+        self.engine_url, self.cause, self.kind = engine_url, cause, kind
 
     def __str__(self) -> str:
         return f"engine {self.engine_url}: {self.cause}; is the server up? `curl {self.engine_url}/v1/models`"

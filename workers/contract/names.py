@@ -44,6 +44,7 @@ KEYS = (
     Key("fleet:{<run>}:lease", "zset", None, "batch → end of its lease, Redis' own clock, milliseconds"),
     Key("fleet:{<run>}:owner", "hash", None, "batch → worker#attempt that holds the lease"),
     Key("fleet:{<run>}:attempts", "hash", None, "batch → claims so far; dropped at commit"),
+    Key("fleet:{<run>}:parked", "hash", None, "batch → why no worker takes it: its message is not pushed again until resume"),
     Key("fleet:{<run>}:open", "set", None, "batches that have checkpoints"),
     Key("fleet:{<run>}:open:<batch>", "hash", OPEN_TTL_S, "index → completion, and the batch's own tallies"),
     Key("fleet:{<run>}:counts", "hash", None, "completed, failed, tokens, shards, bytes"),
@@ -112,6 +113,11 @@ class RunKeys:
         return self._key("attempts")
 
     @property
+    def parked(self) -> str:
+        """Batches that wait for a person."""
+        return self._key("parked")
+
+    @property
     def open(self) -> str:
         """Set of batches with checkpoints."""
         return self._key("open")
@@ -159,6 +165,7 @@ class RunKeys:
             self.lease,
             self.owner,
             self.attempts,
+            self.parked,
             self.open,
             self.counts,
             self.reasons,

@@ -1,0 +1,119 @@
+"""Celery bootsteps: start the worker's runtime, and take messages only when it wants one.
+
+`EngineRoom` belongs to the worker and lives as long as it; `ReserveOnDemand` belongs to the consumer and is started again
+after every lost connection. The seam is the channel's `qos.can_consume`, which Celery's own `worker_disable_prefetch` uses too.
+"""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from types import MethodType
+from typing import Any
+
+import structlog
+from celery import bootsteps, signals
+from celery.worker import state
+
+from workers import celery as configuration
+from workers.contract.errors import FleetError, SettingsError
+from workers.pool import LoopPool, wake_consumer
+from workers.runtime import Runtime
+
+log = structlog.get_logger()
+
+DRAIN_SLACK_S = 10.0
+"""After the drain time, for giving batches back over a slow Redis."""
+
+_runtime: Runtime | None = None
+
+
+def current_runtime() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        RuntimeError: No worker runs here.
+    """
+    if _runtime is None:
+        raise RuntimeError("no worker runs in this process; start it with `celery -A workers worker`")
+    return _runtime
+
+
+class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
+    """Brings the runtime up before the consumer, and down before the pool."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: Any, **options: Any) -> None:
+        super().__init__(worker, **options)
+        worker.options.update(without_gossip=True, without_mingle=True)  # chatter of N² that we do not use
+        self._settings = configuration.settings_from_environment()
+        try:
+            self._own = configuration.worker_settings_from_environment()
+        except SettingsError as error:
+            raise SystemExit(str(error)) from error
+        self._stop: asyncio.Event | None = None
+        self._main: Future[None] | None = None
+        self._failure: BaseException | None = None
+
+    def start(self, worker: Any) -> None:
+        """Start the runtime on the pool's loop."""
+        global _runtime  # noqa: PLW0603  (one process, one runtime; Celery offers tasks no other place)
+        pool: LoopPool = worker.pool
+        self._runtime = _runtime = Runtime(worker.app, self._settings, self._own, worker.hostname, wake_consumer)
+        started = threading.Event()
+        self._loop = pool.loop
+        self._main = asyncio.run_coroutine_threadsafe(self._live(started), pool.loop)
+        self._main.add_done_callback(lambda future: started.set())
+        started.wait()
+        if self._failure is not None:
+            raise SystemExit(str(self._failure))
+        signals.worker_shutting_down.connect(self._on_signal, weak=False)
+
+    async def _live(self, started: threading.Event) -> None:
+        self._stop = asyncio.Event()
+        try:
+            async with self._runtime.running():
+                meeting = asyncio.create_task(self._runtime.meet_engine())
+                started.set()
+                await self._stop.wait()
+                meeting.cancel()
+        except* FleetError as errors:
+            self._failure = errors.exceptions[0]
+
+    def _on_signal(self, **_: Any) -> None:
+        if self._runtime.draining:  # the second signal
+            self._loop.call_soon_threadsafe(self._runtime.hand_back, "told twice to stop")
+            return
+        self._runtime.draining = True
+        log.info("worker.draining", for_s=self._own.drain_s)
+        self._draining = asyncio.run_coroutine_threadsafe(self._runtime.drain(self._own.drain_s), self._loop)
+
+    def stop(self, worker: Any) -> None:
+        """Drain, then stop the runtime."""
+        if self._main is None or self._main.done():
+            return
+        if not self._runtime.draining:  # remote shutdown comes without a signal
+            self._on_signal()
+        self._draining.result(timeout=self._own.drain_s + DRAIN_SLACK_S)
+        asyncio.run_coroutine_threadsafe(self._runtime.all_given_back(DRAIN_SLACK_S), self._loop).result()
+        if self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._main.result(timeout=DRAIN_SLACK_S)
+
+
+class ReserveOnDemand(bootsteps.StartStopStep):  # type: ignore[misc]  # ditto
+    """Lets the transport take a message only when the runtime wants one and none is on its way."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: Any) -> None:
+        """Wrap the new channel's `can_consume`."""
+        runtime = current_runtime()
+        qos = consumer.task_consumer.channel.qos
+        transport_allows = qos.can_consume
+
+        def can_consume(_: Any) -> bool:
+            on_their_way = len(state.reserved_requests) - runtime.settled
+            return on_their_way <= 0 and runtime.wants_message and transport_allows()
+
+        qos.can_consume = MethodType(can_consume, qos)

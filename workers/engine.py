@@ -1,0 +1,330 @@
+"""Client of one SGLang server: the only place that knows its API and how 0.5.11 and 0.5.23 differ.
+
+Knows requests, answers, errors and gauges. Does not judge an answer (workers/quality.py) and does not try again
+(workers/retry.py). Recorded answers of both versions are kept in tests/golden/sglang.
+"""
+
+import re
+import uuid
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import httpx
+import msgspec
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from httpx_aiohttp import AiohttpTransport
+
+from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
+from workers.contract.request import request_of
+from workers.contract.schema import Answer, Prompt, Sampling, Usage
+
+KEEPALIVE_S = 4.0
+"""Below the server's 5 s (`SGLANG_TIMEOUT_KEEP_ALIVE`): an idle connection is never reused while the server closes it."""
+PROBE_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 10.0
+MAX_MESSAGE = 500
+"""Characters of an engine's error message that are kept with a row."""
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """One answer of the engine, as it came. `finish` is stop, length, abort, tool_calls, …"""
+
+    answer: Answer
+    finish: str | None
+    matched: str | int | None
+    usage: Usage
+    message: str | None = None
+    spec_verify_ct: int | None = None
+    retractions: int | None = None
+
+
+class EngineInfo(msgspec.Struct, frozen=True):
+    """What a server says of itself. `running_limit` is the effective one, not the command line's."""
+
+    version: str
+    model: str
+    running_limit: int | None
+    context_length: int | None
+
+
+class InvalidAnswer(Exception):
+    """HTTP 200 with something that is not an answer; the text says what."""
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    matched: object = None
+    message: str | None = None
+
+
+class _MetaInfo(msgspec.Struct):
+    finish_reason: _FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    spec_verify_ct: int | None = None
+    num_retractions: int | None = None
+    total_retractions: int | None = None  # 0.5.11's name
+
+
+class _GenerateReply(msgspec.Struct):
+    text: str
+    meta_info: _MetaInfo
+    output_ids: tuple[int, ...] | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: msgspec.Raw | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message
+    finish_reason: str | None
+    matched_stop: object = None
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _ChatUsage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _ChatReply(msgspec.Struct):
+    choices: list[_Choice]
+    usage: _ChatUsage
+
+
+class _InternalState(msgspec.Struct):
+    effective_max_running_requests_per_dp: int | None = None
+
+
+class _ServerInfo(msgspec.Struct):
+    version: str = "unknown"
+    served_model_name: str | None = None
+    model_path: str | None = None
+    context_length: int | None = None
+    max_req_input_len: int | None = None
+    dp_size: int = 1
+    internal_states: list[_InternalState] = []
+
+
+_GENERATE = msgspec.json.Decoder(_GenerateReply)
+_CHAT = msgspec.json.Decoder(_ChatReply)
+_INFO = msgspec.json.Decoder(_ServerInfo)
+_DECODED = re.compile(rb"^sglang:(?:realtime|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
+
+
+def new_request_id() -> str:
+    """A fresh id for one try: all of one length, because the engine aborts by prefix and remembers refused ids."""
+    return uuid.uuid4().hex
+
+
+class Engine:
+    """One SGLang server. One instance per process, used from one event loop."""
+
+    def __init__(self, url: str, api_key: str | None = None, request_timeout_s: float = 3600.0) -> None:
+        self.url = url.rstrip("/")
+        self._request_timeout_s = request_timeout_s
+        self._headers = {"content-type": "application/json"}
+        if api_key:
+            self._headers["authorization"] = f"Bearer {api_key}"
+        self._http: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        session = ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None),  # aiohttp's own default ends every answer after five minutes
+        )
+        self._http = httpx.AsyncClient(
+            transport=AiohttpTransport(client=session),
+            headers=self._headers,
+            timeout=httpx.Timeout(self._request_timeout_s, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, request_id: str) -> Generated:
+        """Generate one completion.
+
+        Args:
+            prompt: Messages go to `/v1/chat/completions`, text and token ids to `/generate`.
+            sampling: Complete, with `max_tokens`.
+            request_id: From `new_request_id`, never used before.
+
+        Raises:
+            PromptRejected: 4xx; the same prompt will fail again.
+            EngineUnavailable: No connection, 5xx, connection lost, or no answer in time.
+            EngineOverloaded: 503 or 429.
+            InvalidAnswer: 200, but not an answer.
+        Source: SGLang 0.5.11 and 0.5.23, `tests/golden/sglang`.
+        """
+        path, body = request_of(prompt, sampling)
+        body = body[:-1] + b',"rid":"' + request_id.encode() + b'"}'
+        response = await self._send("POST", path, body, self._request_timeout_s)
+        self._raise_for_status(response, str(prompt.id))
+        return read_answer(path, response.content)
+
+    async def info(self) -> EngineInfo:
+        """Version, model and effective limits.
+
+        Raises:
+            EngineUnavailable: It does not answer.
+        """
+        response = await self._send("GET", "/server_info", None, PROBE_TIMEOUT_S * 2)
+        self._raise_for_status(response, "/server_info")
+        try:
+            info = _INFO.decode(response.content)
+        except msgspec.MsgspecError as error:
+            raise EngineUnavailable(self.url, f"/server_info is not SGLang's: {error}") from error
+        limit = info.internal_states[0].effective_max_running_requests_per_dp if info.internal_states else None
+        return EngineInfo(
+            version=info.version,
+            model=info.served_model_name or info.model_path or "unknown",
+            running_limit=limit * info.dp_size if limit else None,
+            context_length=info.context_length or (info.max_req_input_len + 6 if info.max_req_input_len else None),
+        )
+
+    async def progress(self) -> tuple[object, ...]:
+        """Something that changes whenever the engine decodes; two equal readings far apart with work in flight mean a hang.
+
+        Raises:
+            EngineUnavailable: It does not answer, which is a sign too.
+        """
+        loads = await self._send("GET", "/v1/loads", None, PROBE_TIMEOUT_S)
+        self._raise_for_status(loads, "/v1/loads")
+        try:
+            first = msgspec.json.decode(loads.content)["loads"][0]
+        except (msgspec.MsgspecError, KeyError, IndexError, TypeError) as error:
+            raise EngineUnavailable(self.url, f"/v1/loads is not SGLang's: {error}") from error
+        counters = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
+        decoded = tuple(_DECODED.findall(counters.content)) if counters.status_code == httpx.codes.OK else ()
+        return (first.get("num_running_reqs"), first.get("num_waiting_reqs"), first.get("num_used_tokens"), decoded)
+
+    async def serves(self) -> bool:
+        """Whether it generates a token right now; asked only of an engine that is starting or sick."""
+        body = b'{"text":"Hello","sampling_params":{"max_new_tokens":1},"rid":"' + new_request_id().encode() + b'"}'
+        try:
+            response = await self._send("POST", "/generate", body, PROBE_TIMEOUT_S * 2)
+            return response.status_code == httpx.codes.OK and read_answer("/generate", response.content) is not None
+        except (EngineUnavailable, InvalidAnswer):
+            return False
+
+    async def abort(self, request_ids: list[str]) -> None:
+        """Ask the engine to forget requests; it answers at once and says nothing of what it found."""
+        for request_id in request_ids:
+            try:
+                await self._send("POST", "/abort_request", msgspec.json.encode({"rid": request_id}), PROBE_TIMEOUT_S)
+            except EngineUnavailable:
+                return  # a dead engine holds nothing
+
+    async def _send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> httpx.Response:
+        if self._http is None:
+            raise RuntimeError("Engine is used as a context manager")
+        try:
+            return await self._http.request(
+                method, self.url + path, content=body, timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+            )
+        except httpx.HTTPError as error:
+            raise self._unavailable(error, path, timeout_s) from error
+
+    def _unavailable(self, error: httpx.HTTPError, path: str, timeout_s: float) -> EngineUnavailable:
+        # The transport reports a connection that dies under a request as ConnectTimeout; aiohttp's own error tells them apart.
+        cause = error.__cause__
+        if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return EngineUnavailable(self.url, f"no connection ({cause})", kind="refused")
+        if isinstance(cause, TimeoutError) or isinstance(error, httpx.ReadTimeout):
+            return EngineUnavailable(self.url, f"no answer to {path} within {timeout_s:g} s", kind="timeout")
+        return EngineUnavailable(self.url, f"connection lost ({type(cause or error).__name__})", kind="lost")
+
+    def _raise_for_status(self, response: httpx.Response, asked: str) -> None:
+        status = response.status_code
+        if status == httpx.codes.OK:
+            return
+        message = error_message(response.content)
+        if status in {httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS}:
+            raise EngineOverloaded(self.url, message, _retry_after_s(response.headers.get("retry-after")))
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
+            raise EngineUnavailable(self.url, f"{status} {message}", kind="error")
+        raise PromptRejected(asked, status, message)
+
+
+def read_answer(path: str, body: bytes) -> Generated:
+    """The answer in a reply with status 200.
+
+    Raises:
+        InvalidAnswer: An error body, half an answer, or something else; says what.
+    """
+    try:
+        return _from_chat(_CHAT.decode(body)) if path.startswith("/v1/chat") else _from_generate(_GENERATE.decode(body))
+    except msgspec.MsgspecError as error:
+        raise InvalidAnswer(f"{error}: {error_message(body)}") from error
+
+
+def _from_generate(reply: _GenerateReply) -> Generated:
+    meta = reply.meta_info
+    return Generated(
+        answer=Answer(content=reply.text, output_ids=reply.output_ids),
+        finish=meta.finish_reason.type,
+        matched=_matched(meta.finish_reason.matched),
+        message=meta.finish_reason.message,
+        usage=Usage(meta.prompt_tokens, meta.completion_tokens, meta.reasoning_tokens, meta.cached_tokens),
+        spec_verify_ct=meta.spec_verify_ct,
+        retractions=meta.num_retractions if meta.num_retractions is not None else meta.total_retractions,
+    )
+
+
+def _from_chat(reply: _ChatReply) -> Generated:
+    if not reply.choices:
+        raise InvalidAnswer("no choices")
+    choice, usage = reply.choices[0], reply.usage
+    content = choice.message.content
+    if choice.message.tool_calls is not None and bytes(choice.message.tool_calls) not in {b"null", b"[]"} and not content:
+        content = bytes(choice.message.tool_calls).decode()
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
+    return Generated(
+        answer=Answer(content=content, reasoning_content=choice.message.reasoning_content),
+        finish=choice.finish_reason,
+        matched=_matched(choice.matched_stop),
+        usage=Usage(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens, cached),
+    )
+
+
+def _matched(value: object) -> str | int | None:
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def error_message(body: bytes) -> str:
+    """The sentence in an error body, whichever of SGLang's shapes it has; never longer than `MAX_MESSAGE`."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return body[:MAX_MESSAGE].decode(errors="replace").strip()
+    if isinstance(found, dict):
+        inner = found.get("error", found)
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        if isinstance(message, str):
+            return message[:MAX_MESSAGE]
+    return body[:MAX_MESSAGE].decode(errors="replace")
+
+
+def _retry_after_s(value: str | None) -> float | None:
+    try:
+        return max(0.0, float(value)) if value else None
+    except ValueError:
+        return None  # an HTTP date; SGLang sends none

@@ -1,0 +1,159 @@
+"""One batch from its prompts to their outcomes. Knows neither Celery nor Redis nor the store.
+
+A batch is no barrier: prompts of many batches wait for the same slots. Every outcome is handed to `keep` at once; what `keep`
+returns is what counts (another worker may have been first).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetError, PromptRejected
+from workers.contract.schema import Completion, Prompt, Provenance, Sampling
+from workers.engine import Engine, Generated, InvalidAnswer, new_request_id
+from workers.health import EngineHealth
+from workers.quality import ANOTHER_TRY_HELPS, Verdict, judge
+from workers.retry import BadAnswer, GiveUp, RetryPolicy, next_step
+from workers.slots import Slots
+
+Keep = Callable[[Completion], Awaitable[Completion]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every batch of one worker shares: its engine, the state of it, the slots, the bounds of retries."""
+
+    engine: Engine
+    health: EngineHealth
+    slots: Slots
+    policy: RetryPolicy
+    jitter: random.Random
+
+
+class BatchExecution:
+    """The prompts of one batch, as far as this worker has brought them."""
+
+    def __init__(self, bench: Bench, sampling: Sampling, provenance: Provenance, keep: Keep) -> None:
+        self._bench = bench
+        self._sampling = sampling
+        self._provenance = provenance
+        self._keep = keep
+        self.requests_in_flight: set[str] = set()
+
+    async def run(self, prompts: Sequence[Prompt], kept: Mapping[int, Completion]) -> list[Completion]:
+        """Bring every prompt to its outcome.
+
+        Args:
+            prompts: Of the batch, in order.
+            kept: Outcomes from earlier deliveries, by index; these are not generated again.
+
+        Returns:
+            Shape (len(prompts),), in order of the batch.
+        """
+        outcomes = dict(kept)
+
+        async def bring(index: int) -> None:
+            outcomes[index] = await self._keep(await self._outcome(index, prompts[index]))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(prompts)):
+                    if index not in outcomes:
+                        group.create_task(bring(index))
+        except* Exception as errors:  # noqa: BLE001  (the first failure is the batch's, unwrapped)
+            raise errors.exceptions[0] from None
+        return [outcomes[index] for index in range(len(prompts))]
+
+    async def _outcome(self, index: int, prompt: Prompt) -> Completion:
+        sampling = self._sampling if prompt.sampling is None else self._sampling.overridden_by(prompt.sampling)
+        if sampling.seed is not None and prompt.sample:
+            sampling = msgspec.structs.replace(sampling, seed=sampling.seed + prompt.sample)
+        begun, tries = time.time(), 0
+        clock = time.monotonic
+        first_try_at = None
+        while True:
+            await self._bench.health.serving()
+            request_id = new_request_id()
+            async with self._bench.slots.take():
+                tries += 1
+                first_try_at = first_try_at or clock()
+                tried_at = clock()
+                try:
+                    generated, verdict = await self._one_try(prompt, sampling, request_id)
+                    return self._answered(
+                        index, prompt, generated, verdict, self._origin(request_id, tries, begun, clock() - tried_at)
+                    )
+                except (PromptRejected, EngineOverloaded, EngineUnavailable, BadAnswer) as error:
+                    failure: FleetError = error
+            if isinstance(failure, EngineUnavailable) and failure.kind in {"refused", "lost"}:
+                self._bench.health.suspect(failure)
+            step = next_step(failure, tries, clock() - first_try_at, self._bench.policy, self._bench.jitter)
+            if isinstance(step, GiveUp):
+                return self._failed(index, prompt, step, failure, self._origin(request_id, tries, begun, clock() - tried_at))
+            tries -= 0 if step.counts else 1
+            await asyncio.sleep(step.after_s)
+
+    async def _one_try(self, prompt: Prompt, sampling: Sampling, request_id: str) -> tuple[Generated, Verdict]:
+        self.requests_in_flight.add(request_id)
+        try:
+            generated = await self._bench.engine.generate(prompt, sampling, request_id)
+        except InvalidAnswer as error:
+            raise BadAnswer("invalid_response", str(error)) from error
+        finally:
+            self.requests_in_flight.discard(request_id)
+        verdict = judge(prompt, generated)
+        if verdict.reason in ANOTHER_TRY_HELPS:
+            raise Rejected(verdict, generated)
+        return generated, verdict
+
+    def _origin(self, request_id: str, tries: int, begun: float, latency_s: float) -> Provenance:
+        return msgspec.structs.replace(
+            self._provenance, request_id=request_id, tries=tries, started_at=round(begun, 3), latency_s=round(latency_s, 4)
+        )
+
+    def _answered(self, index: int, prompt: Prompt, generated: Generated, verdict: Verdict, origin: Provenance) -> Completion:
+        good = verdict.reason is None
+        return Completion(
+            index=index,
+            id=prompt.id,
+            row=prompt.row,
+            sample=prompt.sample,
+            status="ok" if good else "failed",
+            reason=verdict.reason,
+            message=verdict.message,
+            answer=generated.answer if good else None,
+            rejected=None if good else generated.answer,
+            finish_reason=generated.finish,
+            matched_stop=generated.matched,
+            usage=generated.usage,
+            flags=verdict.flags,
+            provenance=msgspec.structs.replace(
+                origin, spec_verify_ct=generated.spec_verify_ct, retractions=generated.retractions
+            ),
+        )
+
+    def _failed(self, index: int, prompt: Prompt, step: GiveUp, failure: FleetError, origin: Provenance) -> Completion:
+        if isinstance(failure, Rejected):
+            return self._answered(index, prompt, failure.generated, failure.verdict, origin)
+        return Completion(
+            index=index,
+            id=prompt.id,
+            row=prompt.row,
+            sample=prompt.sample,
+            status="failed",
+            reason=step.reason,
+            message=step.message,
+            provenance=origin,
+        )
+
+
+class Rejected(BadAnswer):
+    """A judged answer that another try may better; it is kept if no try does."""
+
+    def __init__(self, verdict: Verdict, generated: Generated) -> None:
+        super().__init__(verdict.reason or "", verdict.message or "")
+        self.verdict, self.generated = verdict, generated

@@ -1,0 +1,281 @@
+"""The truth about batches in Redis: who works on which, what is answered, what is done. Changed only by the scripts in `lua/`.
+
+Each script is one atomic step on Redis' own clock and may be repeated, so a call whose answer was lost is made again until
+Redis is back. Knows keys and scripts; does not know what a prompt means or where shards lie.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+import redis.asyncio
+import redis.exceptions
+import structlog
+import zstandard
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from workers.contract import layout, names
+from workers.contract.errors import BrokerUnavailable
+from workers.contract.names import RunKeys
+from workers.contract.schema import Completion, ShardCounts
+
+REDIS_RETRY_FOR_S = 6 * 3600.0
+"""A batch in hand waits so long for Redis; its answers would be lost otherwise."""
+COMPRESS_FROM_BYTES = 512
+REAP_LIMIT = 500
+"""Batches that one beat frees at most: a beat stays a short step for Redis."""
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+_WAITED_FOR = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.NoScriptError,
+)
+_SCRIPTS = Path(__file__).parent / "lua"
+_COMPLETION = msgspec.json.Decoder(Completion)
+_ENCODER = msgspec.json.Encoder()
+
+Outcome = Literal["claimed", "held", "done", "paused", "cancelled", "unknown"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A batch in a worker's hands. `token` fences: it differs for every claim ever made."""
+
+    run: str
+    batch: str
+    token: str
+    attempt: int
+
+    @property
+    def keys(self) -> RunKeys:
+        """Keys of its run."""
+        return RunKeys(self.run)
+
+    @property
+    def bit(self) -> int:
+        """Its place in the run's bitmaps."""
+        parsed = layout.parse_batch_label(self.batch)
+        if parsed is None:
+            raise ValueError(self.batch)
+        return parsed[0]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """Answer to a claim. `claim` and `kept` (index → completion) are there if the outcome is `claimed`."""
+
+    outcome: Outcome
+    owner: str = ""
+    claim: Claim | None = None
+    kept: Mapping[int, Completion] | None = None
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Answer to a beat: batches that are no longer this worker's, batches freed from silent workers, the run's status."""
+
+    lost: tuple[str, ...]
+    freed: tuple[str, ...]
+    status: str
+
+
+def pack(completion: Completion) -> bytes:
+    """A completion as kept in Redis: JSON, compressed if that pays."""
+    body = _ENCODER.encode(completion)
+    return body if len(body) < COMPRESS_FROM_BYTES else zstandard.ZstdCompressor(level=1).compress(body)
+
+
+def unpack(payload: bytes) -> Completion:
+    """The reverse of `pack`."""
+    return _COMPLETION.decode(payload if payload[:1] == b"{" else zstandard.ZstdDecompressor().decompress(payload))
+
+
+class Ledger:
+    """The ledger as one worker process uses it. All methods run on its event loop and wait while Redis is away."""
+
+    def __init__(self, client: "redis.asyncio.Redis", worker: str, lease_s: float) -> None:
+        self._redis = client
+        self._worker = worker
+        self._lease_ms = round(lease_s * 1000)
+        self._scripts = {path.stem: client.register_script(path.read_text()) for path in _SCRIPTS.glob("*.lua")}
+        self._pending: list[tuple[Claim, Completion, asyncio.Future[Completion]]] = []
+        self._pending_event = asyncio.Event()
+
+    async def claim(self, run: str, batch: str) -> Claimed:
+        """Take a batch for one lease, with what is already answered."""
+        wanted = Claim(run, batch, f"{self._worker}#{uuid.uuid4().hex[:12]}", 0)
+        keys = wanted.keys
+        outcome, detail, *kept = await self._call(
+            "claim",
+            [keys.state, keys.done, keys.lease, keys.owner, keys.attempts, keys.checkpoints(batch), keys.pushed, keys.parked],
+            [batch, wanted.bit, wanted.token, self._lease_ms],
+        )
+        if outcome != b"claimed":
+            return Claimed(cast("Outcome", outcome.decode()), detail.decode())
+        claim = Claim(run, batch, wanted.token, int(detail))
+        return Claimed("claimed", self._worker, claim, {int(kept[i]): unpack(kept[i + 1]) for i in range(0, len(kept), 2)})
+
+    async def checkpoint(self, claim: Claim, completion: Completion) -> Completion:
+        """Keep one outcome and count it.
+
+        Returns:
+            The outcome that counts: this one, or the one that was kept before it.
+        """
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._pending.append((claim, completion, future))
+        self._pending_event.set()
+        return await future
+
+    async def write_checkpoints(self) -> None:
+        """Write what `checkpoint` collects, until cancelled: each outcome is its own atomic step, a trip carries many."""
+        while True:
+            await self._pending_event.wait()
+            self._pending_event.clear()
+            batch, self._pending = self._pending, []
+            try:
+                answers = await self._waiting(lambda batch=batch: self._write(batch))  # type: ignore[misc]
+            except BaseException as error:
+                for _, _, future in batch:
+                    if not future.done():
+                        future.set_exception(BrokerUnavailable(self._worker, str(error) or type(error).__name__))
+                if not isinstance(error, BrokerUnavailable):
+                    raise
+                continue
+            for (_, completion, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(unpack(answer[1]) if answer[0] == 0 else completion)
+
+    async def _write(self, outcomes: Sequence[tuple[Claim, Completion, object]]) -> list[Any]:
+        script = self._scripts["checkpoint"]
+        pipeline = self._redis.pipeline(transaction=False)
+        for claim, completion, _ in outcomes:
+            keys = claim.keys
+            await script(
+                keys=[
+                    keys.done,
+                    keys.checkpoints(claim.batch),
+                    keys.open,
+                    keys.counts,
+                    keys.reasons,
+                    keys.flags,
+                    keys.workers,
+                    keys.series,
+                ],
+                args=[
+                    claim.batch,
+                    claim.bit,
+                    completion.index,
+                    pack(completion),
+                    round(names.OPEN_TTL_S),
+                    self._worker,
+                    "completed" if completion.status == "ok" else "failed",
+                    completion.usage.prompt_tokens,
+                    completion.usage.completion_tokens,
+                    completion.reason or "",
+                    round(names.SERIES_STEP_S),
+                    names.SERIES_LENGTH,
+                    *completion.flags,
+                ],
+                client=pipeline,
+            )
+        return await pipeline.execute()
+
+    async def commit(self, claim: Claim, counts: ShardCounts, shard_bytes: int) -> tuple[bool, str]:
+        """The shard is in the store: the batch is done.
+
+        Args:
+            claim: Of the batch; a lost one does no harm, the store is the truth.
+            counts: What the stored shard holds; the counters are corrected to it.
+            shard_bytes: Size of the stored shard.
+
+        Returns:
+            Whether it was done only now, and the run's status.
+        """
+        keys = claim.keys
+        lasting = [key for key in keys.lasting() if key not in {keys.state, keys.done}]
+        done, status = await self._call(
+            "commit",
+            [
+                keys.state,
+                keys.done,
+                keys.lease,
+                keys.owner,
+                keys.attempts,
+                keys.checkpoints(claim.batch),
+                keys.open,
+                keys.counts,
+                keys.reasons,
+                keys.flags,
+                keys.series,
+                keys.parked,
+                *lasting,
+            ],
+            [
+                claim.batch,
+                claim.bit,
+                shard_bytes,
+                _ENCODER.encode(counts),
+                round(names.FINISHED_TTL_S),
+                names.SERIES_LENGTH,
+            ],
+        )
+        if status == b"complete":
+            await self._waiting(lambda: self._redis.zrem(names.RUNS, claim.run))
+        return bool(done), status.decode()
+
+    async def release(self, claim: Claim, parked_because: str = "") -> bool:
+        """Give the batch back; with a cause, to nobody until a person resumes the run. False if it was lost before."""
+        keys = claim.keys
+        return bool(
+            await self._call(
+                "release",
+                [keys.lease, keys.owner, keys.pushed, keys.parked],
+                [claim.batch, claim.bit, claim.token, parked_because],
+            )
+        )
+
+    async def beat(self, run: str, claims: Sequence[Claim]) -> Beat:
+        """Renew the leases of one run. Tries once: the next beat comes soon.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away.
+        """
+        keys = RunKeys(run)
+        held = [part for claim in claims for part in (claim.batch, claim.bit, claim.token)]
+        lost, freed, status = await self._scripts["beat"](
+            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state],
+            args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *held],
+        )
+        return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode())
+
+    async def _call(self, script: str, keys: list[str], args: list[Any]) -> Any:
+        return await self._waiting(lambda: self._scripts[script](keys=keys, args=args))
+
+    async def _waiting(self, call: Callable[[], Awaitable[T]]) -> T:
+        def told(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning(
+                "ledger.waiting", cause=str(error), tries=state.attempt_number, again_in_s=round(state.upcoming_sleep, 1)
+            )
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_WAITED_FOR),
+            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.3),
+            stop=stop_after_delay(REDIS_RETRY_FOR_S),
+            before_sleep=told,
+            reraise=True,
+        )
+        try:
+            return await retrying(call)
+        except redis.exceptions.RedisError as error:
+            raise BrokerUnavailable(self._worker, str(error)) from error

@@ -1,0 +1,54 @@
+"""Judge an answer: HTTP 200 is not success (DESIGN §7). Pure.
+
+Knows what a finished answer looks like. Which findings fail a prompt and which only flag it is fixed for now:
+empty, aborted, nan and truncated_thinking fail, truncated is flagged.
+"""
+
+from dataclasses import dataclass
+
+from workers.contract.schema import Prompt
+from workers.engine import Generated
+
+NAN_MARK = "NaN happened"
+"""What SGLang's guard writes as matched stop when a sampled token lies outside the vocabulary."""
+
+TRUNCATED = "truncated"
+FLAGS = (TRUNCATED,)
+"""Quality flags, a closed list: a row that carries one is still `ok`."""
+
+ANOTHER_TRY_HELPS = frozenset({"aborted", "nan"})
+"""The engine's accidents. An empty or truncated answer is the model's, and comes again at full price."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`reason` None means ok; `flags` are findings that do not fail the prompt."""
+
+    reason: str | None = None
+    message: str | None = None
+    flags: tuple[str, ...] = ()
+
+
+def judge(prompt: Prompt, generated: Generated) -> Verdict:
+    """Decide whether an answer is one.
+
+    Args:
+        prompt: What was asked; messages may be answered with reasoning apart, text and ids are not.
+        generated: As the engine sent it.
+    """
+    if generated.finish == "abort":
+        return Verdict("aborted", generated.message or "the engine aborted the request")
+    if generated.matched == NAN_MARK:
+        return Verdict("nan", "the engine sampled from NaN logits")
+    content, reasoning = generated.answer.content or "", generated.answer.reasoning_content or ""
+    spent = f"{generated.usage.completion_tokens} tokens"
+    if generated.finish == "length":
+        if prompt.messages is not None and reasoning and not content.strip():
+            return Verdict("truncated_thinking", f"the budget ended while thinking, after {spent}")
+        if not content.strip():
+            return Verdict("empty", f"nothing visible in {spent}")
+        return Verdict(flags=(TRUNCATED,))
+    if not content.strip():
+        thought = "only thinking" if reasoning.strip() else "nothing visible"
+        return Verdict("empty", f"{thought} in {spent}")
+    return Verdict()

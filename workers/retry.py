@@ -1,0 +1,89 @@
+"""Decide what follows a try of one prompt that gave no answer. Pure: errors and counts in, a decision out.
+
+Bounded in count (`max_tries`) and time (`retry_for_s`); a wait for an overloaded or absent engine is bounded in time only,
+because no request was begun. Backoff is exponential with full jitter, so that the requests that one event broke do not
+come back as one.
+"""
+
+import random
+from dataclasses import dataclass
+
+from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetError, PromptRejected
+
+FIRST_BACKOFF_S = 0.25
+LONGEST_BACKOFF_S = 20.0
+
+_OUT_OF_MEMORY = "out of memory"
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Bounds on the tries of one prompt."""
+
+    max_tries: int
+    retry_for_s: float
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Try again after `after_s`; `counts` unless the request never began."""
+
+    after_s: float
+    counts: bool
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """The prompt has failed with `reason`."""
+
+    reason: str
+    message: str
+
+
+def backoff_s(tries: int, jitter: random.Random) -> float:
+    """Full jitter: uniform below the exponential ceiling."""
+    return jitter.uniform(0, min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
+
+
+def next_step(error: FleetError, tries: int, elapsed_s: float, policy: RetryPolicy, jitter: random.Random) -> Retry | GiveUp:
+    """What follows.
+
+    Args:
+        error: What the engine's client, or the judge (`BadAnswer`), raised.
+        tries: Tries that count so far, this one included.
+        elapsed_s: Since the prompt first had a slot.
+        policy: Bounds.
+        jitter: Source of randomness.
+    """
+    if isinstance(error, PromptRejected):
+        return GiveUp("rejected_by_engine", f"{error.status}: {error.message}")
+    counts = not (isinstance(error, EngineOverloaded) or (isinstance(error, EngineUnavailable) and error.kind == "refused"))
+    if (counts and tries >= policy.max_tries) or elapsed_s >= policy.retry_for_s:
+        return GiveUp(*_last_word(error))
+    wait_s = backoff_s(tries, jitter)
+    if isinstance(error, EngineOverloaded):
+        wait_s = max(wait_s, error.retry_after_s or FIRST_BACKOFF_S)
+    if elapsed_s + wait_s > policy.retry_for_s:
+        return GiveUp(*_last_word(error))
+    return Retry(wait_s, counts)
+
+
+def _last_word(error: FleetError) -> tuple[str, str]:
+    if isinstance(error, BadAnswer):
+        return error.reason, error.message
+    if isinstance(error, EngineUnavailable):
+        if _OUT_OF_MEMORY in error.cause.lower():
+            return "out_of_memory", error.cause
+        return {"timeout": "timeout", "error": "invalid_response"}.get(error.kind, "engine_lost"), error.cause
+    return "timeout", str(error)
+
+
+class BadAnswer(FleetError):
+    """An answer that another try may better: an accident of the engine, or something that is not an answer."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+        self.reason, self.message = reason, message
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"

@@ -1,0 +1,137 @@
+"""A worker's way to the store: manifests, input shards, output shards. Knows no batch's state.
+
+The store blocks, so its calls run in threads. What may pass is waited for (bounded); what will not is raised.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from workers.contract import layout
+from workers.contract.errors import ShardCorrupt, StoreUnavailable
+from workers.contract.schema import (
+    BatchMessage,
+    Completion,
+    Manifest,
+    Prompt,
+    ShardCounts,
+    decode_completions,
+    decode_manifest,
+    decode_prompts,
+    encode_shard,
+    shard_digest,
+)
+from workers.store import ObjectStore
+
+STORE_RETRY_FOR_S = 6 * 3600.0
+"""A store may be away for a night; finished answers are kept meanwhile."""
+MANIFESTS_KEPT = 8
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredShard:
+    """What the store holds for a batch, whoever wrote it."""
+
+    counts: ShardCounts
+    shard_bytes: int
+
+
+class ShardRoom:
+    """Reads and writes shards for one worker."""
+
+    def __init__(self, store: ObjectStore, threads: ThreadPoolExecutor) -> None:
+        self.store = store
+        self._threads = threads
+        self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+
+    async def manifest(self, run: str) -> Manifest:
+        """The manifest of a run, from memory after the first time.
+
+        Raises:
+            ShardCorrupt: It is not there, or not one.
+        """
+        if run not in self._manifests:
+            key = layout.manifest(run)
+            body = await self._waiting(lambda: self.store.get(key))
+            if body is None:
+                raise ShardCorrupt(key, "nothing", "the manifest of the run")
+            self._manifests[run] = decode_manifest(key, body)
+            while len(self._manifests) > MANIFESTS_KEPT:
+                self._manifests.popitem(last=False)
+        self._manifests.move_to_end(run)
+        return self._manifests[run]
+
+    async def message(self, run: str, batch: str) -> tuple[BatchMessage, int]:
+        """The claim check of a batch, made anew, and its run's priority."""
+        manifest = await self.manifest(run)
+        parsed = layout.parse_batch_label(batch)
+        if parsed is None:
+            raise ShardCorrupt(layout.input_shard(run, batch), f"batch {batch!r}", "an eight-digit number")
+        return BatchMessage(run=run, batch=batch, digest=manifest.digest_of(parsed[0])), manifest.priority
+
+    async def prompts(self, message: BatchMessage) -> list[Prompt]:
+        """Prompts of a batch, in order.
+
+        Raises:
+            ShardCorrupt: The shard is missing, or not the one that the message names.
+        """
+        key = layout.input_shard(message.run, message.batch)
+        body = await self._waiting(lambda: self.store.get(key))
+        if body is None:
+            raise ShardCorrupt(key, "nothing", "an input shard")
+        found = shard_digest(body)
+        if found != message.digest:
+            raise ShardCorrupt(key, f"digest {found}", f"digest {message.digest}")
+        return await self._in_thread(lambda: decode_prompts(key, body))
+
+    async def write(self, run: str, batch: str, outcomes: Sequence[Completion]) -> StoredShard:
+        """Write the output shard, once.
+
+        Returns:
+            What the store holds now: this shard, or the one that another worker wrote before.
+        """
+        key = layout.completions_shard(run, batch)
+        body = await self._in_thread(lambda: encode_shard(outcomes))
+        counts = ShardCounts.of(outcomes)
+        if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata())):
+            return StoredShard(counts, len(body))
+        log.info("shard.exists", run=run, batch=batch)
+        return await self._waiting(lambda: self._stored(key))
+
+    def _stored(self, key: str) -> StoredShard:
+        info = self.store.head(key)
+        if info is None:
+            raise StoreUnavailable(self.store.url, f"read {key}", "it was there a moment ago")
+        try:
+            return StoredShard(ShardCounts.from_metadata(key, dict(info.metadata)), info.size_bytes)
+        except ShardCorrupt:
+            body = self.store.get(key) or b""
+            return StoredShard(ShardCounts.of(decode_completions(key, body)), len(body))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _waiting(self, call: Callable[[], T]) -> T:
+        def told(state: RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            log.warning(
+                "store.waiting", cause=str(error), tries=state.attempt_number, again_in_s=round(state.upcoming_sleep, 1)
+            )
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            wait=wait_exponential_jitter(initial=0.5, max=15.0),
+            stop=stop_after_delay(STORE_RETRY_FOR_S),
+            before_sleep=told,
+            reraise=True,
+        )
+        return await retrying(self._in_thread, call)
