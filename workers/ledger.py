@@ -275,7 +275,11 @@ class Ledger:
             before_sleep=told,
             reraise=True,
         )
+
+        async def one_call() -> T:  # tenacity awaits coroutine functions only
+            return await call()
+
         try:
-            return await retrying(call)
+            return await retrying(one_call)
         except redis.exceptions.RedisError as error:
             raise BrokerUnavailable(self._worker, str(error)) from error
