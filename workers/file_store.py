@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workers.contract.errors import StoreDenied, StoreUnavailable
-from workers.store import ObjectInfo
+from workers.object_store import ObjectInfo
 
 _HIDDEN = (".meta", ".tmp", ".lock")
 

@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 
 from workers.contract.errors import StoreDenied, StoreUnavailable
 from workers.contract.settings import FleetSettings
-from workers.store import ObjectInfo
+from workers.object_store import ObjectInfo
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
