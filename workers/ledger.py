@@ -270,7 +270,7 @@ class Ledger:
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_WAITED_FOR),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.3),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.3),
             stop=stop_after_delay(REDIS_RETRY_FOR_S),
             before_sleep=told,
             reraise=True,

@@ -129,7 +129,7 @@ class ShardRoom:
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_exponential_jitter(initial=0.5, max=15.0),
+            wait=wait_exponential_jitter(multiplier=0.5, max=15.0),
             stop=stop_after_delay(STORE_RETRY_FOR_S),
             before_sleep=told,
             reraise=True,
