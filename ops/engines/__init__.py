@@ -1,0 +1,1 @@
+"""SGLang servers: how they are installed, started and watched."""
