@@ -72,7 +72,7 @@ def install(cache: Path, version: str) -> Path:
     print(f"installing SGLang {version} for the CPU into {folder} (2.2 GB, two minutes) …", file=sys.stderr, flush=True)  # noqa: T201
     shutil.rmtree(folder, ignore_errors=True)
     _run(version, [sys.executable, "-m", "venv", str(folder)])
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "-r", str(pins)]
+    pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "-r", str(pins)]
     _run(version, pip)
     packages = folder / "lib" / "python3.11" / "site-packages"
     for name in _GPU_ONLY:
