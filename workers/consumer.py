@@ -5,6 +5,7 @@ after every lost connection. The seam is the channel's `qos.can_consume`, which 
 """
 
 import asyncio
+import sys
 import threading
 from concurrent.futures import Future
 from types import MethodType
@@ -50,10 +51,10 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         try:
             self._own = configuration.worker_settings_from_environment()
         except SettingsError as error:
-            raise SystemExit(str(error)) from error
+            raise _ended(error) from error
         self._stop: asyncio.Event | None = None
         self._main: Future[None] | None = None
-        self._failure: BaseException | None = None
+        self._failure: FleetError | None = None
 
     def start(self, worker: Any) -> None:
         """Start the runtime on the pool's loop."""
@@ -66,7 +67,7 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         self._main.add_done_callback(lambda future: started.set())
         started.wait()
         if self._failure is not None:
-            raise SystemExit(str(self._failure))
+            raise _ended(self._failure) from self._failure
         signals.worker_shutting_down.connect(self._on_signal, weak=False)
 
     async def _live(self, started: threading.Event) -> None:
@@ -77,8 +78,8 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
                 started.set()
                 await self._stop.wait()
                 meeting.cancel()
-        except* FleetError as errors:
-            self._failure = errors.exceptions[0]
+        except FleetError as error:
+            self._failure = error
 
     def _on_signal(self, **_: Any) -> None:
         if self._runtime.draining:  # the second signal
@@ -99,6 +100,11 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         if self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         self._main.result(timeout=DRAIN_SLACK_S)
+
+
+def _ended(error: FleetError) -> SystemExit:
+    sys.stderr.write(f"{error}\n")
+    return SystemExit(error.exit_code)
 
 
 class ReserveOnDemand(bootsteps.StartStopStep):  # type: ignore[misc]  # ditto

@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 
 from workers.broker import connect_async
 from workers.contract import names
-from workers.contract.errors import FleetError, Permanent
+from workers.contract.errors import EXIT_FAILED, FleetError, Permanent
 from workers.contract.schema import BatchMessage, Provenance
 from workers.contract.settings import FleetSettings
 from workers.engine import Engine, EngineInfo
@@ -78,6 +78,13 @@ class OpenBatch:
             self.work.cancel()
 
 
+def _end_process_if_failed(task: "asyncio.Task[None]") -> None:
+    """A worker without its beat or its checkpoints must not look alive: end it, so that its supervisor starts a new one."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("worker.broken", exc_info=task.exception())
+        os._exit(EXIT_FAILED)
+
+
 class Runtime:
     """See the module. Built in the main thread, used on the loop."""
 
@@ -127,20 +134,20 @@ class Runtime:
                 finished=lambda: self.slots.finished if self.slots else 0,
                 on_change=self._on_free,
             )
-            group = await stack.enter_async_context(asyncio.TaskGroup())
-            tasks = [group.create_task(work) for work in (self._health.watch(), self._ledger.write_checkpoints(), self._beat())]
-            await self._get_ready()
+            if weaker := await self._in_thread(self._shards.store.check):
+                log.warning("store.weaker", what=weaker)
+            tasks = [
+                asyncio.create_task(work) for work in (self._health.watch(), self._ledger.write_checkpoints(), self._beat())
+            ]
+            for task in tasks:
+                task.add_done_callback(_end_process_if_failed)
             try:
                 yield
             finally:
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
-
-    async def _get_ready(self) -> None:
-        weaker = await self._in_thread(self._shards.store.check)
-        if weaker:
-            log.warning("store.weaker", what=weaker)
 
     async def meet_engine(self) -> None:
         """Wait until the engine serves, then size the slots to it."""
