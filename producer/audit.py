@@ -1,0 +1,126 @@
+"""`producer audit`: prove from the store alone that every prompt of a run has exactly one outcome."""
+
+import sys
+
+import click
+
+from producer.command import print_json, settings_of_command, with_progress
+from producer.findings import KINDS, Findings, examine
+from producer.manifests import read_manifest, stored_shards
+from producer.parallel import in_order
+from producer.printable import printable
+from producer.rebuild import Rebuilt, rebuild
+from producer.shards import prompt_name, read_batch
+from workers.broker import broker_errors, connect
+from workers.contract import errors
+from workers.contract.errors import ShardCorrupt
+from workers.contract.schema import Manifest, decode_completions
+from workers.contract.settings import FleetSettings
+from workers.store import ObjectStore, open_store
+
+SHOWN_EXAMPLES = 5
+_MEANING = {
+    "missing": "prompts without an outcome",
+    "doubled": "rows beyond the first of a prompt",
+    "orphan": "rows that belong to no prompt",
+    "corrupt": "prompts or counts that cannot be read or trusted",
+}
+
+
+def audit_run(store: ObjectStore, manifest: Manifest) -> Findings:
+    """Read a run wholly, batch by batch; memory does not grow with it.
+
+    Raises:
+        StoreUnavailable: The store stopped answering.
+    """
+    findings = Findings()
+    batches = in_order(lambda number: read_batch(store, manifest, number, with_counts=True), range(manifest.batches))
+    for read in with_progress(batches, f"audit {manifest.run}: batches", manifest.batches):
+        findings.add(examine(read, manifest.samples))
+    for number, info in stored_shards(store, manifest):
+        if number is None:
+            findings.add(_unknown_shard(store, info.key, manifest.samples))
+    return findings
+
+
+def _unknown_shard(store: ObjectStore, key: str, samples: int) -> Findings:
+    findings = Findings()
+    findings.told(f"{key}: no batch of the manifest has this name; if nobody needs it, delete it")
+    try:
+        for completion in decode_completions(key, store.get(key) or b""):
+            findings.found("orphan", prompt_name(completion, samples))
+    except ShardCorrupt as error:
+        findings.found("corrupt", key)
+        findings.told(error)
+    return findings
+
+
+def as_document(manifest: Manifest, findings: Findings, repaired: Rebuilt | None) -> dict[str, object]:
+    """The keys of DESIGN §10; `rows` is what the manifest promises: ok + failed + missing + corrupt, if no object is lost."""
+    document: dict[str, object] = {
+        "run": manifest.run,
+        "clean": findings.clean,
+        "rows": manifest.prompts,
+        "ok": findings.ok,
+        "failed": findings.failed,
+        **{str(kind): count for kind, count in findings.counts.items()},
+        "examples": findings.examples,
+        "problems": findings.problems,
+        "problems_left_out": findings.problems_left_out,
+    }
+    if repaired is not None:
+        document["repaired"] = repaired.as_document()
+    return document
+
+
+def as_text(manifest: Manifest, findings: Findings) -> list[str]:
+    """For people: a verdict, then what is wrong, with examples."""
+    run = manifest.run
+    if findings.clean:
+        return [
+            f"run {run} is clean: each of its {manifest.prompts:,} prompts has exactly one outcome",
+            f"  {findings.ok:,} ok, {findings.failed:,} failed",
+        ]
+    lines = [f"run {run} is not clean", f"  {manifest.prompts:,} prompts, {findings.ok:,} ok, {findings.failed:,} failed"]
+    for kind in KINDS:
+        if findings.counts[kind]:
+            shown = [printable(name, 80) for name in findings.examples[kind][:SHOWN_EXAMPLES]]
+            more = ", …" if findings.counts[kind] > len(shown) else ""
+            lines.append(f"  {findings.counts[kind]:,} {kind} ({_MEANING[kind]}): {', '.join(shown)}{more}")
+    lines += [f"  {printable(problem, 300)}" for problem in findings.problems[:SHOWN_EXAMPLES]]
+    left = len(findings.problems) - SHOWN_EXAMPLES + findings.problems_left_out
+    if left > 0:
+        lines.append(f"  and {left:,} more; --json lists a hundred")
+    if findings.counts["missing"]:
+        lines.append(f"Next: `producer status {run}`; if nothing works on them, `producer resume {run}`")
+    return lines
+
+
+@click.command(epilog="Example: producer audit dflash-7 --json")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.option("--repair", is_flag=True, help="Also compute the counters in Redis anew from the store.")
+def audit(run: str, as_json: bool, repair: bool) -> None:
+    """Prove from the store alone that every prompt of RUN has exactly one outcome.
+
+    Lists missing, doubled, orphan and corrupt rows. Ends with 1 unless the run is clean.
+    """
+    settings = settings_of_command()
+    store = open_store(settings)
+    manifest = read_manifest(store, run)
+    findings = audit_run(store, manifest)
+    repaired = _repair(settings, store, manifest) if repair else None
+    if as_json:
+        print_json(as_document(manifest, findings, repaired))
+    else:
+        for line in as_text(manifest, findings):
+            click.echo(line)
+        if repaired is not None:
+            click.echo(f"counters in Redis computed anew: {repaired.sentence()}")
+    if not findings.clean:
+        sys.exit(errors.EXIT_FAILED)
+
+
+def _repair(settings: FleetSettings, store: ObjectStore, manifest: Manifest) -> Rebuilt:
+    with broker_errors(settings):
+        return rebuild(store, connect(settings), settings, manifest)
