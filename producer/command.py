@@ -29,9 +29,14 @@ def settings_of_command() -> FleetSettings:
     return settings
 
 
+def as_json_text(document: object) -> str:
+    """A document as JSON for people and scripts."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
 def print_json(document: object) -> None:
     """One document on stdout."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    click.echo(as_json_text(document))
 
 
 def with_progress(items: Iterable[T], what: str, total: int) -> Iterator[T]:

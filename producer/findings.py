@@ -79,7 +79,7 @@ def examine(read: BatchRead, samples: int) -> Findings:
 def _match(prompts: list[Prompt], completions: list[Completion], samples: int, findings: Findings) -> None:
     rows: dict[int, list[Completion]] = {}
     for completion in completions:
-        if _belongs(completion, prompts):
+        if belongs(completion, prompts):
             rows.setdefault(completion.index, []).append(completion)
         else:
             findings.found("orphan", prompt_name(completion, samples))
@@ -98,7 +98,8 @@ def _match(prompts: list[Prompt], completions: list[Completion], samples: int, f
             findings.found("doubled", name, len(found) - 1)
 
 
-def _belongs(completion: Completion, prompts: list[Prompt]) -> bool:
+def belongs(completion: Completion, prompts: list[Prompt]) -> bool:
+    """Whether a row is the outcome of the prompt at its index: same id, row and sample."""
     if not 0 <= completion.index < len(prompts):
         return False
     prompt = prompts[completion.index]
