@@ -1,0 +1,194 @@
+"""What Redis knows of a run, read in one step and parsed once. Reads only; does not know the store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+import redis
+
+from producer.rates import Sample
+from workers.contract import names
+from workers.contract.names import RunKeys
+
+_SAMPLE = msgspec.json.Decoder(tuple[float, int, int, int, int])
+GONE = "gone"
+"""State of a worker that counted prompts of the run and tells nothing any more."""
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """One worker. `completed` and `failed` are its prompts of this run; `in_flight` those of all runs, None if it is gone."""
+
+    name: str
+    state: str
+    completed: int
+    failed: int
+    in_flight: int | None = None
+    slots: int | None = None
+    cause: str = ""
+    engine_url: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as Redis knows it at `now_s`, on Redis' own clock. None: Redis does not say."""
+
+    run: str
+    now_s: float
+    status: str
+    total: int | None
+    batches: int | None
+    rejected: int | None
+    priority: int | None
+    created_at: float | None
+    finished_at: float | None
+    model: str | None
+    completed: int
+    failed: int
+    prompt_tokens: int
+    completion_tokens: int
+    batches_done: int
+    shards: int
+    shard_bytes: int
+    reasons: Mapping[str, int]
+    flags: Mapping[str, int]
+    samples: tuple[Sample, ...]
+    workers: tuple[WorkerState, ...]
+    in_flight: int | None
+    leased_batches: int
+    parked: Mapping[str, str]
+
+    @property
+    def pending(self) -> int | None:
+        """Prompts without an outcome."""
+        return None if self.total is None else self.total - self.completed - self.failed
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will happen without a person."""
+        return self.status in {"complete", "cancelled"}
+
+
+def read_run(client: "redis.Redis", run: str) -> RunState | None:
+    """A run's state, counters, series and workers; None if Redis does not know it.
+
+    Raises:
+        redis.RedisError: Redis is away.
+    """
+    keys = RunKeys(run)
+    pipeline = client.pipeline(transaction=True)  # one moment: completed + failed + pending = total
+    for key in (keys.state, keys.counts, keys.reasons, keys.flags, keys.workers, keys.parked):
+        pipeline.hgetall(key)
+    pipeline.lrange(keys.series, 0, -1)
+    pipeline.hvals(keys.owner)
+    pipeline.time()
+    state, counts, reasons, flags, by_worker, parked, series, owners, clock = pipeline.execute()
+    if not state.get(b"status"):
+        return None
+    told, counted = _text(state), _numbers(counts)
+    workers = _workers(_live_workers(client), _numbers(by_worker))
+    return RunState(
+        run=run,
+        now_s=clock[0] + clock[1] / 1e6,
+        status=told["status"],
+        total=_integer(told.get("total")),
+        batches=_integer(told.get("batches")),
+        rejected=_integer(told.get("rejected")),
+        priority=_integer(told.get("priority")),
+        created_at=_real(told.get("created_at")),
+        finished_at=_real(told.get("finished_at")),
+        model=told.get("model") or None,
+        completed=counted.get("completed", 0),
+        failed=counted.get("failed", 0),
+        prompt_tokens=counted.get("prompt_tokens", 0),
+        completion_tokens=counted.get("completion_tokens", 0),
+        batches_done=counted.get("batches", 0),
+        shards=counted.get("shards", 0),
+        shard_bytes=counted.get("shard_bytes", 0),
+        reasons=_positive(_numbers(reasons)),
+        flags=_positive(_numbers(flags)),
+        samples=_samples(series),
+        workers=workers,
+        in_flight=_in_flight(client, run, owners, workers),
+        leased_batches=len(owners),
+        parked=_text(parked),
+    )
+
+
+def _live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:
+    prefix = names.worker_key("")
+    found = [key.decode() for key in client.scan_iter(f"{prefix}*", count=1000)]
+    pipeline = client.pipeline(transaction=False)
+    for key in found:
+        pipeline.hgetall(key)
+    hashes = cast("list[dict[bytes, bytes]]", pipeline.execute())
+    return {key.removeprefix(prefix): _text(told) for key, told in zip(found, hashes, strict=True) if told}
+
+
+def _workers(live: dict[str, dict[str, str]], counted: dict[str, int]) -> tuple[WorkerState, ...]:
+    everyone = sorted(live.keys() | {field.rpartition(":")[0] for field in counted})
+    return tuple(_worker(name, live.get(name, {}), counted) for name in everyone)
+
+
+def _worker(name: str, told: dict[str, str], counted: dict[str, int]) -> WorkerState:
+    return WorkerState(
+        name=name,
+        state=told.get("state", GONE),
+        completed=counted.get(f"{name}:completed", 0),
+        failed=counted.get(f"{name}:failed", 0),
+        in_flight=_integer(told.get("in_flight")),
+        slots=_integer(told.get("slots")),
+        cause=told.get("cause", ""),
+        engine_url=told.get("engine_url", ""),
+        model=told.get("model", ""),
+    )
+
+
+def _in_flight(client: "redis.Redis", run: str, owners: list[bytes], workers: tuple[WorkerState, ...]) -> int | None:
+    """Prompts of this run in the engines: those of its workers, unless one of them works on another run too."""
+    mine = _names(owners)
+    if not mine:
+        return 0
+    pipeline = client.pipeline(transaction=False)
+    for other in cast("list[bytes]", client.zrange(names.RUNS, 0, -1)):
+        if other.decode() != run:
+            pipeline.hvals(RunKeys(other.decode()).owner)
+    elsewhere = {name for found in cast("list[list[bytes]]", pipeline.execute()) for name in _names(found)}
+    if mine & elsewhere:
+        return None
+    return sum(worker.in_flight or 0 for worker in workers if worker.name in mine)
+
+
+def _names(owners: list[bytes]) -> set[str]:
+    return {owner.decode().rpartition("#")[0] for owner in owners}
+
+
+def _samples(series: list[bytes]) -> tuple[Sample, ...]:
+    samples = []
+    for raw in reversed(series):
+        at_s, completed, failed, _, completion_tokens = _SAMPLE.decode(raw)
+        samples.append(Sample(at_s, completed + failed, completion_tokens))
+    return tuple(samples)
+
+
+def _text(found: dict[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}
+
+
+def _numbers(found: dict[bytes, bytes]) -> dict[str, int]:
+    return {name.decode(): int(value) for name, value in found.items()}
+
+
+def _positive(counted: dict[str, int]) -> dict[str, int]:
+    """Without names that were counted and taken back."""
+    return {name: count for name, count in counted.items() if count}
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def _real(text: str | None) -> float | None:
+    return float(text) if text else None

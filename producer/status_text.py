@@ -1,0 +1,111 @@
+"""`status` for people: lines, or a table that refreshes. Knows figures, not where they come from."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from producer.printable import printable
+from producer.progress_figures import Document
+from producer.run_state import RunState
+
+_SHOWN_PARKED = 3
+
+
+def duration(seconds: float | None) -> str:
+    """`3 d 4 h`, `1 h 05 min`, `12 s`; `?` if it is not known."""
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def size(count: float | None) -> str:
+    """Bytes with a unit."""
+    if count is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: object, digits: int = 0) -> str:
+    """With thousands separators; `?` if it is not known."""
+    return f"{value:,.{digits}f}" if isinstance(value, int | float) else "?"
+
+
+def lines(state: RunState, document: Document) -> list[str]:
+    """The run in a few lines."""
+    left = cast("dict[str, float | None]", document["eta_seconds"])
+    told = [
+        f"run {state.run}: {state.status}{f', model {printable(state.model)}' if state.model else ''}",
+        f"  prompts   {number(state.total)} = {number(state.completed)} completed + {number(state.failed)} failed "
+        f"+ {number(state.pending)} pending ({number(state.in_flight)} in flight); {number(state.rejected)} rows rejected",
+        f"  rate      {number(document['rate_per_sec'], 2)} prompts/s in the last minute, "
+        f"{number(document['rate_per_sec_lifetime'], 2)} over its time of work, "
+        f"{number(document['output_tokens_per_sec'])} output tokens/s",
+        f"  time      {duration(_seconds(document['elapsed_hours']))} since it began, "
+        f"left {duration(left['p50'])} (P90 {duration(left['p90'])})",
+        f"  tokens    {number(state.prompt_tokens)} in, {number(state.completion_tokens)} out, "
+        f"{number(document['avg_output_tokens'])} out per prompt",
+        f"  stored    {number(state.shards)} of {number(state.batches)} shards, {size(state.shard_bytes)}",
+    ]
+    if state.reasons:
+        told.append(f"  failures  {_tally(state.reasons)}")
+    if state.flags:
+        told.append(f"  flags     {_tally(state.flags)}")
+    told += _parked(state)
+    told += [f"  worker    {line}" for line in _worker_lines(state)]
+    return told
+
+
+def _seconds(hours: object) -> float | None:
+    return hours * 3600 if isinstance(hours, int | float) else None
+
+
+def _tally(counted: Mapping[str, int]) -> str:
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{printable(name, 60)} {count:,}" for name, count in ordered)
+
+
+def _parked(state: RunState) -> list[str]:
+    if not state.parked:
+        return []
+    told = [f"  parked    {len(state.parked):,} batches wait for a person; then `producer resume {state.run}`"]
+    for batch, cause in list(state.parked.items())[:_SHOWN_PARKED]:
+        told.append(f"            {printable(batch, 20)}: {printable(cause)}")
+    return told
+
+
+def _worker_lines(state: RunState) -> list[str]:
+    return [
+        f"{printable(worker.name, 60)}: {printable(worker.state, 20)}, {number(worker.in_flight)} in flight, "
+        f"{worker.completed:,} completed, {worker.failed:,} failed{f'; {printable(worker.cause)}' if worker.cause else ''}"
+        for worker in state.workers
+    ]
+
+
+def screen(state: RunState, document: Document) -> RenderableType:
+    """The run as one screen of a terminal."""
+    table = Table(box=None, header_style="bold")
+    for column in ("worker", "state", "in flight", "completed", "failed", "cause"):
+        table.add_column(column, justify="right" if column in {"in flight", "completed", "failed"} else "left")
+    for worker in state.workers:
+        figures = (number(worker.in_flight), f"{worker.completed:,}", f"{worker.failed:,}")
+        cells = (printable(worker.name, 60), printable(worker.state, 20), *figures, printable(worker.cause, 60))
+        table.add_row(*(Text(cell) for cell in cells))  # Text: what looks like rich's markup is none
+    finished = state.completed + state.failed
+    bar = ProgressBar(total=max(1, state.total or 1), completed=finished, width=60)
+    head = [line for line in lines(state, document) if not line.startswith("  worker ")]
+    return Group(Text(head[0], style="bold"), bar, *(Text(line) for line in head[1:]), Text(""), table)
