@@ -25,7 +25,8 @@ from workers.store import open_store
 class Listed:
     """One run.
 
-    `manifest` is None while the run is being enqueued, or if it cannot be read (`problem`); `status` is None if Redis forgot it.
+    `manifest` is None while the run is being enqueued, or if it cannot be read (`problem`); `status` is None if Redis
+    forgot it.
     """
 
     run: str
