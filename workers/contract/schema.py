@@ -76,6 +76,21 @@ class Prompt(msgspec.Struct, frozen=True, omit_defaults=True):
     sampling: Sampling | None = None
 
 
+class _StoredPrompt(Prompt, frozen=True, omit_defaults=True, kw_only=True):
+    """A prompt as it is decoded: msgspec keeps bytes for `Raw`, but takes `Raw | None` for null only."""
+
+    messages: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+
+    def as_prompt(self) -> Prompt:
+        values = {name: getattr(self, name) for name in Prompt.__struct_fields__}
+        return Prompt(**{**values, "messages": _given(self.messages), "tools": _given(self.tools)})
+
+
+def _given(raw: msgspec.Raw) -> msgspec.Raw | None:
+    return None if bytes(raw) in {b"", b"null"} else raw
+
+
 class BatchMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """The claim check: what a broker message says. `digest` are the first 16 hex digits of the input shard's SHA-256."""
 
@@ -225,7 +240,7 @@ MAX_SHARD_BYTES = 1 << 30
 """A shard that unpacks to more is a bomb or a mistake: 64 prompts of the largest accepted size stay far below."""
 
 _ENCODER = msgspec.json.Encoder()
-_PROMPTS = msgspec.json.Decoder(Prompt)
+_PROMPTS = msgspec.json.Decoder(_StoredPrompt)
 _COMPLETIONS = msgspec.json.Decoder(Completion)
 _MANIFEST = msgspec.json.Decoder(Manifest)
 
@@ -246,7 +261,7 @@ def decode_prompts(key: str, body: bytes) -> list[Prompt]:
     Raises:
         ShardCorrupt: Not zstd, not JSON, or not prompts.
     """
-    return list(_decode_lines(key, body, _PROMPTS))
+    return [stored.as_prompt() for stored in _decode_lines(key, body, _PROMPTS)]
 
 
 def decode_completions(key: str, body: bytes) -> list[Completion]:
