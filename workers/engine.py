@@ -7,7 +7,7 @@ Knows requests, answers, errors and gauges. Does not judge an answer (workers/qu
 import re
 import uuid
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 import httpx
@@ -78,7 +78,7 @@ class _GenerateReply(msgspec.Struct):
 class _Message(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: tuple[dict[str, Any], ...] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -293,12 +293,10 @@ def _from_chat(reply: _ChatReply) -> Generated:
     if not reply.choices:
         raise InvalidAnswer("no choices")
     choice, usage = reply.choices[0], reply.usage
-    content = choice.message.content
-    if choice.message.tool_calls is not None and bytes(choice.message.tool_calls) not in {b"null", b"[]"} and not content:
-        content = bytes(choice.message.tool_calls).decode()
+    message = choice.message
     cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
     return Generated(
-        answer=Answer(content=content, reasoning_content=choice.message.reasoning_content),
+        answer=Answer(message.content, message.reasoning_content, tool_calls=message.tool_calls or None),
         finish=choice.finish_reason,
         matched=_matched(choice.matched_stop),
         usage=Usage(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens, cached),

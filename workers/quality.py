@@ -40,15 +40,16 @@ def judge(prompt: Prompt, generated: Generated) -> Verdict:
         return Verdict("aborted", generated.message or "the engine aborted the request")
     if generated.matched == NAN_MARK:
         return Verdict("nan", "the engine sampled from NaN logits")
-    content, reasoning = generated.answer.content or "", generated.answer.reasoning_content or ""
+    answer = generated.answer
+    visible, reasoning = bool((answer.content or "").strip() or answer.tool_calls), answer.reasoning_content or ""
     spent = f"{generated.usage.completion_tokens} tokens"
     if generated.finish == "length":
-        if prompt.messages is not None and reasoning and not content.strip():
+        if prompt.messages is not None and reasoning and not visible:
             return Verdict("truncated_thinking", f"the budget ended while thinking, after {spent}")
-        if not content.strip():
+        if not visible:
             return Verdict("empty", f"nothing visible in {spent}")
         return Verdict(flags=(TRUNCATED,))
-    if not content.strip():
+    if not visible:
         thought = "only thinking" if reasoning.strip() else "nothing visible"
         return Verdict("empty", f"{thought} in {spent}")
     return Verdict()

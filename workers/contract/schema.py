@@ -6,7 +6,7 @@ ignore fields that they do not know.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import zstandard
@@ -115,6 +115,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str | None = None
     reasoning_content: str | None = None
     output_ids: tuple[int, ...] | None = None
+    tool_calls: tuple[dict[str, Any], ...] | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -275,10 +276,10 @@ def decode_completions(key: str, body: bytes) -> list[Completion]:
 
 def _decode_lines(key: str, body: bytes, decoder: "msgspec.json.Decoder[T]") -> Iterator[T]:
     try:
-        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            text = reader.read(MAX_SHARD_BYTES + 1)
-        if len(text) > MAX_SHARD_BYTES:
+        if zstandard.frame_content_size(body) > MAX_SHARD_BYTES:
             raise ShardCorrupt(key, f"more than {MAX_SHARD_BYTES} bytes unpacked", "a shard")
+        # Not a stream reader: that one takes half a frame for a short one.
+        text = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_SHARD_BYTES, allow_extra_data=False)
         yield from decoder.decode_lines(text)
     except (zstandard.ZstdError, msgspec.MsgspecError) as error:
         raise ShardCorrupt(key, str(error), "JSON lines in zstd") from error

@@ -1,7 +1,10 @@
+import msgspec
 import pytest
 
 from workers.contract.request import CHAT, GENERATE
+from workers.contract.schema import Prompt
 from workers.engine import InvalidAnswer, error_message, read_answer
+from workers.quality import Verdict, judge
 
 GOOD = (
     b'{"text":"x","output_ids":[1],"meta_info":{"finish_reason":{"type":"stop","matched":2},'
@@ -55,3 +58,14 @@ def test_a_chat_without_choices_is_no_answer() -> None:
 )
 def test_the_sentence_of_every_recorded_error_shape_is_found(body: bytes, message: str) -> None:
     assert error_message(body) == message
+
+
+def test_a_tool_call_is_an_answer() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    reply = {
+        "choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 9},
+    }
+    generated = read_answer(CHAT, msgspec.json.encode(reply))
+    assert generated.answer.tool_calls == (call,)
+    assert judge(Prompt(id="a", row=0, messages=msgspec.Raw(b"[]")), generated) == Verdict()
