@@ -26,3 +26,12 @@ def test_prompts_without_messages_have_none(asked: Prompt) -> None:
 def test_what_is_no_prompt_is_a_corrupt_shard() -> None:
     with pytest.raises(ShardCorrupt, match="expected JSON lines in zstd"):
         decode_prompts("k", b"nothing")
+
+
+def test_half_a_shard_is_corrupt_wherever_it_was_cut() -> None:
+    body = encode_shard([Prompt(id=str(row), row=row, text=f"text {row}") for row in range(100)])
+    for length in range(len(body)):
+        with pytest.raises(ShardCorrupt):
+            decode_prompts("k", body[:length])
+    with pytest.raises(ShardCorrupt):
+        decode_prompts("k", body + b"more")
