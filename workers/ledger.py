@@ -157,38 +157,40 @@ class Ledger:
 
     async def _write(self, outcomes: Sequence[tuple[Claim, Completion, object]]) -> list[Any]:
         script = self._scripts["checkpoint"]
+        # Not `script(client=pipeline)`: that asks Redis in a trip of its own whether it knows the script.
         pipeline = self._redis.pipeline(transaction=False)
         for claim, completion, _ in outcomes:
             keys = claim.keys
-            await script(
-                keys=[
-                    keys.done,
-                    keys.checkpoints(claim.batch),
-                    keys.open,
-                    keys.counts,
-                    keys.reasons,
-                    keys.flags,
-                    keys.workers,
-                    keys.series,
-                ],
-                args=[
-                    claim.batch,
-                    claim.bit,
-                    completion.index,
-                    pack(completion),
-                    round(names.OPEN_TTL_S),
-                    self._worker,
-                    "completed" if completion.status == "ok" else "failed",
-                    completion.usage.prompt_tokens,
-                    completion.usage.completion_tokens,
-                    completion.reason or "",
-                    round(names.SERIES_STEP_S),
-                    names.SERIES_LENGTH,
-                    *completion.flags,
-                ],
-                client=pipeline,
+            pipeline.evalsha(
+                script.sha,
+                8,
+                keys.done,
+                keys.checkpoints(claim.batch),
+                keys.open,
+                keys.counts,
+                keys.reasons,
+                keys.flags,
+                keys.workers,
+                keys.series,
+                claim.batch,
+                claim.bit,
+                completion.index,
+                pack(completion),
+                round(names.OPEN_TTL_S),
+                self._worker,
+                "completed" if completion.status == "ok" else "failed",
+                completion.usage.prompt_tokens,
+                completion.usage.completion_tokens,
+                completion.reason or "",
+                round(names.SERIES_STEP_S),
+                names.SERIES_LENGTH,
+                *completion.flags,
             )
-        return await pipeline.execute()
+        try:
+            return await pipeline.execute()
+        except redis.exceptions.NoScriptError:  # a new or a flushed Redis; the caller tries again
+            await self._redis.script_load(script.script)
+            raise
 
     async def commit(self, claim: Claim, counts: ShardCounts, shard_bytes: int) -> tuple[bool, str]:
         """The shard is in the store: the batch is done.

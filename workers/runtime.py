@@ -65,6 +65,7 @@ class OpenBatch:
 
     message: BatchMessage
     claim: Claim
+    taken_at: float
     work: "asyncio.Task[object] | None" = None
     execution: BatchExecution | None = None
     ended_because: str = ""
@@ -207,18 +208,18 @@ class Runtime:
             The name of the event that it ended in.
         """
         begun = time.monotonic()
-        event, fields = await self._deliver(message)
+        event, fields = await self._deliver(message, begun)
         log.info(event, run=message.run, batch=message.batch, wall_s=round(time.monotonic() - begun, 2), **fields)
         return event
 
-    async def _deliver(self, message: BatchMessage) -> Ending:
+    async def _deliver(self, message: BatchMessage, begun: float) -> Ending:
         if self.draining or not self._health.serves:
             await self._push(message.run, message.batch)
             return "batch.put_back", {"because": "draining" if self.draining else "engine sick"}
         claimed = await self._ledger.claim(message.run, message.batch)
         if claimed.claim is None:
             return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
-        batch = OpenBatch(message, claimed.claim)
+        batch = OpenBatch(message, claimed.claim, taken_at=begun)
         self._open[batch.claim.token] = batch
         try:
             return await self._work_on(batch, claimed)
@@ -267,7 +268,7 @@ class Runtime:
             keep=lambda completion: self._ledger.checkpoint(claim, completion),
         )
         batch.execution = execution
-        with self._settling():
+        with self._settling(batch):
             outcomes = await execution.run(prompts, claimed.kept or {})
         stored = await self._shards.write(claim.run, claim.batch, outcomes)
         _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
@@ -283,9 +284,11 @@ class Runtime:
         }
 
     @contextmanager
-    def _settling(self) -> Iterator[None]:
+    def _settling(self, batch: OpenBatch) -> Iterator[None]:
         """The prompts of a batch wait for slots: it is no longer on its way, so the next may be taken when they run low."""
         self.settled += 1
+        if self.slots is not None:
+            self.slots.batch_arrived(time.monotonic() - batch.taken_at)
         try:
             yield
         finally:

@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager
 
 BACKLOG = 1.25
 """`auto`: so much more than the engine runs at once, so that its batch is refilled from its own queue without a round trip."""
-LOW_WATER_SHARE = 8
-"""One slot in so many: the unstarted prompts that bridge the time of fetching the next batch."""
+LOW_WATER_SHARE = 16
+"""One slot in so many at least: the unstarted prompts that bridge the time of fetching the next batch."""
+RESERVE_MARGIN = 2.0
+"""Fetching a batch may take twice as long as it usually does before slots run empty."""
+SMOOTHING = 0.2
 
 
 def slots_for(running_limit: int) -> int:
@@ -21,9 +24,15 @@ def slots_for(running_limit: int) -> int:
     return math.ceil(running_limit * BACKLOG)
 
 
-def low_water_mark(slots: int) -> int:
-    """Unstarted prompts at which the next batch is taken."""
-    return max(1, slots // LOW_WATER_SHARE)
+def low_water_mark(slots: int, starts_per_s: float = 0.0, reserve_s: float = 0.0) -> int:
+    """Unstarted prompts at which the next batch is taken: those that start while it is being fetched (Little's law).
+
+    Args:
+        slots: Of the worker; also the most that is ever held ready.
+        starts_per_s: Prompts that got a slot, lately.
+        reserve_s: From a message to its prompts waiting for slots, lately.
+    """
+    return min(slots, max(1, slots // LOW_WATER_SHARE, math.ceil(starts_per_s * reserve_s * RESERVE_MARGIN)))
 
 
 class Slots:
@@ -34,17 +43,33 @@ class Slots:
         self.low_water = low_water_mark(limit)
         self.unstarted = 0
         self.in_flight = 0
+        self.started = 0
         self.finished = 0
+        self._reserve_s = 0.0
+        self._starts_per_s = 0.0
+        self._seen: tuple[float, int] = (time.monotonic(), 0)
         self.busy_slot_seconds = 0.0
         self._changed_at = time.monotonic()
         self._free = asyncio.Semaphore(limit)
         self._on_low_water = on_low_water
         self._starting = True
+        self._asked = False
 
     @property
     def wants_batch(self) -> bool:
         """The unstarted prompts are used up but for the low-water mark."""
         return self.unstarted <= self.low_water
+
+    def batch_arrived(self, reserve_s: float) -> None:
+        """A batch's prompts wait for slots; learn from how long it took and how fast slots were taken meanwhile."""
+        self._asked = False
+        now = time.monotonic()
+        since, started = self._seen
+        self._seen = (now, self.started)
+        if now > since:
+            self._starts_per_s += SMOOTHING * ((self.started - started) / (now - since) - self._starts_per_s)
+        self._reserve_s += SMOOTHING * (reserve_s - self._reserve_s)
+        self.low_water = low_water_mark(self.limit, self._starts_per_s, self._reserve_s)
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
@@ -56,9 +81,11 @@ class Slots:
                 await asyncio.Future()  # until its batch is handed back
         finally:
             self.unstarted -= 1
-            if self.unstarted == self.low_water:
+            if self.wants_batch and not self._asked:
+                self._asked = True
                 self._on_low_water()
         self._account(+1)
+        self.started += 1
         try:
             yield
         finally:

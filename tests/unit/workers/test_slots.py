@@ -10,9 +10,14 @@ def test_auto_adds_a_quarter_of_backlog(running_limit: int, slots: int) -> None:
     assert slots_for(running_limit) == slots
 
 
-@pytest.mark.parametrize(("slots", "mark"), [(1, 1), (7, 1), (8, 1), (40, 5), (96, 12)])
-def test_low_water_mark_is_a_small_part_of_the_slots(slots: int, mark: int) -> None:
-    assert low_water_mark(slots) == mark
+@pytest.mark.parametrize(
+    ("slots", "starts_per_s", "reserve_s", "mark"),
+    [(1, 0, 0, 1), (7, 0, 0, 1), (40, 0, 0, 2), (96, 0, 0, 6), (40, 8, 0.1, 2), (96, 1500, 0.01, 30), (96, 1500, 1.0, 96)],
+)
+def test_low_water_mark_bridges_the_fetch_of_a_batch_and_no_more(
+    slots: int, starts_per_s: float, reserve_s: float, mark: int
+) -> None:
+    assert low_water_mark(slots, starts_per_s, reserve_s) == mark
 
 
 async def hold(slots: Slots, order: list[int], number: int, release: asyncio.Event) -> None:
