@@ -1,6 +1,6 @@
 """The figures of `status`, from what Redis knows of a run. Pure; names are those of DESIGN §8 and §10."""
 
-from producer.rates import Eta, Sample, eta, rates
+from producer.rates import Eta, Sample, eta, gap_s, rates
 from producer.run_state import RunState
 from workers.contract.schema import Manifest
 
@@ -98,13 +98,12 @@ def forgotten(run: str) -> str:
 
 
 def samples_until_now(state: RunState) -> tuple[Sample, ...]:
-    """The samples, and the totals of this moment as the newest one while the run goes on."""
-    if state.status != "running" or not state.samples or state.now_s <= state.samples[-1].at_s:
+    """The samples, and the totals of this moment as the newest one, if anything was finished since and not a gap ago."""
+    if state.status != "running" or not state.samples:
         return state.samples
-    now = Sample(state.now_s, state.completed + state.failed, state.completion_tokens)
-    last = state.samples[-1]
-    # Nothing since the last sample: it stays the last sign of life, so that a stalled run is seen to have stopped.
-    return state.samples if now.rows == last.rows else (*state.samples, now)
+    last, now = state.samples[-1], Sample(state.now_s, state.completed + state.failed, state.completion_tokens)
+    fresh = 0 < now.at_s - last.at_s < gap_s(state.samples)
+    return (*state.samples, now) if fresh and now.rows != last.rows else state.samples
 
 
 def time_left(state: RunState, samples: tuple[Sample, ...]) -> Eta | None:

@@ -93,7 +93,7 @@ def as_line(listed: Listed) -> str:
         return f"{listed.run}: no manifest, so it is not wholly enqueued; repeat its `producer enqueue` if none is at work"
     created = time.strftime("%Y-%m-%d %H:%M", time.gmtime(listed.manifest.created_at))
     prompts = f"{number(listed.manifest.prompts)} prompts"
-    model = f", {printable(listed.manifest.model, 60)}" if listed.manifest.model else ""
+    model = f", model {printable(listed.manifest.model, 60)}" if listed.manifest.model else ""
     if listed.status is None:
         return f"{listed.run}: {prompts}, created {created} UTC{model}; Redis does not know it: `producer resume {listed.run}`"
     return (

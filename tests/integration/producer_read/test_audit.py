@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+import redis
 
 from producer.audit import audit
 from tests.integration.producer_read.conftest import Ran, Run
@@ -171,7 +172,7 @@ def test_an_unknown_run_is_named(store: ObjectStore, run_command: Run) -> None:
     assert run_command(audit, "../r").code == 2
 
 
-def test_repair_sets_the_counters_to_what_the_store_says(stored: StoredRun, run_command: Run, client: "redis.Redis") -> None:  # noqa: F821
+def test_repair_sets_the_counters_to_what_the_store_says(stored: StoredRun, run_command: Run, client: "redis.Redis") -> None:
     ran = run_command(audit, "r", "--repair", "--json")
     assert ran.code == 0
     assert ran.json["repaired"]["completed"] == 18

@@ -1,0 +1,193 @@
+"""Status and runs as Redis and the store tell them."""
+
+import json
+import time
+from collections.abc import Mapping
+
+import pytest
+import redis
+
+from producer.runs import runs
+from producer.status import status
+from tests.integration.producer_read.conftest import Run
+from tests.integration.producer_read.stored_run import CREATED_AT, write_run
+from workers.contract import names
+from workers.contract.names import RunKeys
+from workers.object_store import ObjectStore
+
+pytestmark = pytest.mark.integration
+
+KEYS = RunKeys("r")
+ALL_KEYS = {
+    *("run", "status", "total", "completed", "failed", "pending", "in_flight", "rejected", "rate_per_sec"),
+    *("rate_per_sec_lifetime", "eta_seconds", "total_input_tokens", "total_output_tokens", "shards", "shard_bytes", "failures"),
+    *("flags", "workers", "eta_hours", "avg_output_tokens", "elapsed_hours", "s3_uploaded", "s3_bytes"),
+}
+
+
+def hset(client: "redis.Redis", key: str, fields: Mapping[str, str | float]) -> None:
+    for name, value in fields.items():
+        client.hset(key, name, value)
+
+
+def under_way(client: "redis.Redis", run: str = "r", worker: str = "gpu0@h") -> float:
+    """A run with 60 seconds of work behind it: two completed a second, now at 120 + 6 failed of 1000. Returns Redis' time."""
+    keys = RunKeys(run)
+    now = client.time()[0]
+    client.zadd(names.RUNS, {run: now})
+    state: dict[str, str | float] = {
+        "status": "running",
+        "total": 1000,
+        "batches": 16,
+        "rejected": 3,
+        "priority": 4,
+        "created_at": now - 3600,
+    }
+    state["model"] = "m\x1b[31m"
+    hset(client, keys.state, state)
+    counts = {"completed": 120, "failed": 6, "prompt_tokens": 1000, "completion_tokens": 2520, "batches": 1, "shards": 1}
+    hset(client, keys.counts, {**counts, "shard_bytes": 5_000_000})
+    client.hset(keys.reasons, mapping={"empty": 6, "timeout": 0})
+    client.hset(keys.flags, mapping={"truncated": 9})
+    client.hset(keys.workers, mapping={f"{worker}:completed": 100, f"{worker}:failed": 6, "old@h:completed": 20})
+    for step in range(31):
+        row = [now - 60 + 2 * step, 4 * step, min(6, step), 1, 80 * step]
+        client.lpush(keys.series, json.dumps(row))
+    client.hset(keys.owner, mapping={"00000001": f"{worker}#abc", "00000002": f"{worker}#def"})
+    client.hset(names.worker_key(worker), mapping={"state": "running", "in_flight": 20, "slots": 20, "cause": ""})
+    return now
+
+
+def test_status_of_a_run_under_way(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    told = run_command(status, "r", "--json").json
+    assert set(told) >= ALL_KEYS
+    assert (told["total"], told["completed"], told["failed"], told["pending"]) == (1000, 120, 6, 874)
+    assert (told["status"], told["rejected"], told["in_flight"]) == ("running", 3, 20)
+    assert 1.9 < told["rate_per_sec"] < 2.3
+    assert 1.9 < told["rate_per_sec_lifetime"] < 2.3
+    assert told["eta_seconds"]["p50"] == pytest.approx(874 / told["rate_per_sec"], rel=0.01)
+    assert told["eta_seconds"]["p90"] >= told["eta_seconds"]["p50"]
+    assert told["eta_hours"] == pytest.approx(told["eta_seconds"]["p50"] / 3600, rel=0.01)
+    assert told["elapsed_hours"] == pytest.approx(1, abs=0.01)
+    assert (told["total_input_tokens"], told["total_output_tokens"], told["avg_output_tokens"]) == (1000, 2520, 20)
+    assert (told["shards"], told["shard_bytes"], told["s3_uploaded"], told["s3_bytes"]) == (1, 5_000_000, 1, 5_000_000)
+    assert (told["failures"], told["flags"]) == ({"empty": 6}, {"truncated": 9})
+    shown = [(one["name"], one["state"], one["in_flight"], one["completed"], one["failed"]) for one in told["workers"]]
+    assert shown == [("gpu0@h", "running", 20, 100, 6), ("old@h", "gone", None, 20, 0)]
+
+
+def test_status_for_people(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    client.hset(KEYS.parked, "00000003", "found nothing\x1b[2J")
+    text = run_command(status, "r").out
+    assert "run r: running, model m\\x1b[31m" in text
+    assert "1,000 = 120 completed + 6 failed + 874 pending (20 in flight); 3 rows rejected" in text
+    assert "1 of 16 shards, 5.0 MB" in text
+    assert "parked    1 batches wait for a person; then `producer resume r`" in text
+    assert "failures  empty 6" in text
+    assert "gpu0@h: running, 20 in flight, 100 completed, 6 failed" in text
+    assert "\x1b" not in text
+
+
+def test_prompts_in_flight_of_workers_on_two_runs_are_not_known(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    under_way(client, run="s")
+    assert run_command(status, "r", "--json").json["in_flight"] is None
+    client.delete(RunKeys("s").owner)
+    assert run_command(status, "r", "--json").json["in_flight"] == 20
+
+
+def test_a_run_that_stands_still_has_no_rate_and_no_eta(client: "redis.Redis", run_command: Run) -> None:
+    now = under_way(client)
+    client.delete(KEYS.series)
+    for step in range(10):
+        client.lpush(KEYS.series, json.dumps([now - 900 + 2 * step, 4 * step, 0, 1, 1]))
+    told = run_command(status, "r", "--json").json
+    assert told["rate_per_sec"] == 0
+    assert told["rate_per_sec_lifetime"] == 2
+    assert told["eta_seconds"] == {"p50": None, "p90": None}
+
+
+def test_a_run_that_just_began_knows_no_rate(client: "redis.Redis", run_command: Run) -> None:
+    client.hset(KEYS.state, mapping={"status": "enqueueing"})
+    told = run_command(status, "r", "--json").json
+    assert (told["total"], told["pending"], told["rate_per_sec"], told["avg_output_tokens"]) == (None, None, None, None)
+    assert "? = 0 completed + 0 failed + ? pending" in run_command(status, "r").out
+
+
+def test_a_complete_run_has_nothing_left(client: "redis.Redis", run_command: Run) -> None:
+    now = under_way(client)
+    client.hset(KEYS.state, mapping={"status": "complete", "finished_at": int(now - 1800), "total": 126})
+    client.delete(KEYS.owner)
+    told = run_command(status, "r", "--json").json
+    assert (told["eta_seconds"], told["pending"], told["in_flight"]) == ({"p50": 0, "p90": 0}, 0, 0)
+    assert told["elapsed_hours"] == pytest.approx(0.5, abs=0.01)
+    assert run_command(status, "r", "--watch").code == 0
+
+
+def test_after_flushall_status_names_resume(store: ObjectStore, run_command: Run) -> None:
+    write_run(store)
+    ran = run_command(status, "r")
+    assert ran.code == 0
+    assert ran.out == (
+        "Redis does not know run r, but it is in the store: `producer resume r` rebuilds its counters and queue, "
+        "`producer audit r` tells its outcomes without Redis\n"
+    )
+    ran = run_command(status, "r", "--json")
+    assert set(ran.json) >= ALL_KEYS
+    assert (ran.json["status"], ran.json["completed"], ran.json["total"]) == (None, None, 20)
+    assert "producer resume r" in ran.err
+
+
+def test_exit_codes_say_who_is_away(
+    store: ObjectStore, run_command: Run, client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run_command(status, "nobody")
+    assert (ran.code, "no run nobody in" in ran.err) == (2, True)
+    under_way(client)
+    monkeypatch.setenv("FLEET_STORE", "file:///proc/nothing/here")
+    assert run_command(status, "r").code == 0  # a live run needs Redis only
+    assert run_command(status, "r", "--json", "--watch").err == (
+        "--json prints one document and --watch prints again and again; take one of them"
+    )
+    monkeypatch.setattr("workers.broker._RETRIED", ())
+    monkeypatch.setenv("FLEET_BROKER", "redis://user:secret@127.0.0.1:24999/0")
+    begun = time.monotonic()
+    ran = run_command(status, "r")
+    assert ran.code == 3
+    assert "secret" not in ran.err
+    assert "is Redis up, and does FLEET_BROKER name it?" in ran.err
+    assert time.monotonic() - begun < 20
+
+
+def test_a_store_that_is_away_ends_with_4(client: "redis.Redis", run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"AWS_ENDPOINT_URL": "http://127.0.0.1:24998", "AWS_ACCESS_KEY_ID": "a"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("FLEET_STORE", "s3://bucket/prefix")
+    assert run_command(status, "r").code == 4
+
+
+def test_runs_joins_the_store_with_redis(store: ObjectStore, run_command: Run, client: "redis.Redis") -> None:
+    ran = run_command(runs)
+    assert (ran.code, "no runs in" in ran.out) == (0, True)
+    write_run(store, run="r")
+    write_run(store, run="forgotten")
+    store.put("runs/broken/manifest.json", b"{}")
+    store.put("runs/begun/inputs/00000000.jsonl.zst", b"x")
+    under_way(client)
+    client.hset(KEYS.state, mapping={"total": 20})
+    listed = {one["run"]: one for one in run_command(runs, "--json").json["runs"]}
+    assert set(listed) == {"r", "forgotten", "broken", "begun"}
+    assert (listed["r"]["status"], listed["r"]["completed"], listed["r"]["created_at"]) == ("running", 120, CREATED_AT)
+    assert (listed["forgotten"]["status"], listed["forgotten"]["completed"], listed["forgotten"]["total"]) == (None, None, 20)
+    text = run_command(runs).out
+    assert (
+        "forgotten: 20 prompts, created 2026-05-28 20:26 UTC, model m; Redis does not know it: `producer resume forgotten`"
+        in text
+    )
+    assert "broken: runs/broken/manifest.json: found" in text
+    assert "begun: no manifest, so it is not wholly enqueued" in text
+    assert "r: running, 20 prompts, 120 completed, 6 failed" in text
