@@ -10,12 +10,3 @@ def printable(text: object, limit: int = 200) -> str:
 def _escaped(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def count_of(number: int | None, noun: str = "") -> str:
-    """`1,234 prompts`, `1 prompt`; a figure that is not known is `?`."""
-    if number is None:
-        return f"? {noun}".strip()
-    if number == 1:
-        noun = noun.removesuffix("s") if not noun.endswith("es") else noun[:-2] if noun.endswith("ches") else noun[:-1]
-    return f"{number:,} {noun}".strip()
