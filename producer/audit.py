@@ -10,6 +10,7 @@ from producer.manifests import read_manifest, stored_shards
 from producer.parallel import in_order
 from producer.printable import printable
 from producer.rebuild import Rebuilt, rebuild
+from producer.run_lock import run_lock
 from producer.shards import prompt_name, read_batch
 from workers.broker import broker_errors, connect
 from workers.contract import errors
@@ -122,5 +123,6 @@ def audit(run: str, as_json: bool, repair: bool) -> None:
 
 
 def _repair(settings: FleetSettings, store: ObjectStore, manifest: Manifest) -> Rebuilt:
-    with broker_errors(settings):
-        return rebuild(store, connect(settings), settings, manifest)
+    client = connect(settings)
+    with broker_errors(settings), run_lock(client, manifest.run):
+        return rebuild(store, client, settings, manifest)

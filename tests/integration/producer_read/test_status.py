@@ -1,14 +1,19 @@
 """Status and runs as Redis and the store tell them."""
 
+import io
 import json
 import time
 from collections.abc import Mapping
 
 import pytest
 import redis
+from rich.console import Console
 
+from producer.progress_figures import document_of
+from producer.run_state import read_run
 from producer.runs import runs
 from producer.status import status
+from producer.status_text import screen
 from tests.integration.producer_read.conftest import Run
 from tests.integration.producer_read.stored_run import CREATED_AT, write_run
 from workers.contract import names
@@ -191,3 +196,32 @@ def test_runs_joins_the_store_with_redis(store: ObjectStore, run_command: Run, c
     assert "broken: runs/broken/manifest.json: found" in text
     assert "begun: no manifest, so it is not wholly enqueued" in text
     assert "r: running, 20 prompts, 120 completed, 6 failed" in text
+
+
+def test_a_watch_without_a_terminal_prints_what_changed_until_the_end(
+    client: "redis.Redis", run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way(client)
+    looks = []
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        client.hset(KEYS.state, "status", "paused" if len(looks) == 1 else "complete")
+
+    monkeypatch.setattr("producer.status.time.sleep", sleep)
+    told = run_command(status, "r", "--watch").out
+    assert [line for line in told.splitlines() if line.startswith("run r")] == [
+        f"run r: {one}, model m\\x1b[31m" for one in ("running", "paused", "complete")
+    ]
+
+
+def test_the_screen_shows_every_worker(client: "redis.Redis") -> None:
+    under_way(client)
+    client.hset(names.worker_key("gpu0@h"), "cause", "[bold]not markup\x1b[0m")
+    state = read_run(client, "r")
+    assert state is not None
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(screen(state, document_of(state)))
+    text = console.export_text()
+    assert "old@h" in text
+    assert "[bold]not markup\\x1b[0m" in text

@@ -3,18 +3,23 @@
 import pickle
 from collections.abc import Iterator
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from producer.audit import audit
 from producer.bitmap import Bitmap
-from producer.collect.command import SameOutput
+from producer.collect.command import SameOutput, collect
 from producer.collect.output import OutputExists, OutputUnwritable
 from producer.command import with_progress
 from producer.parallel import in_order
 from producer.printable import printable
+from producer.resume import resume
 from producer.run_lock import RunBusy
-from producer.status import OneDocument
+from producer.runs import runs
+from producer.status import OneDocument, status
 from producer.status_text import duration, number, size
 
 
@@ -104,3 +109,10 @@ def test_numbers() -> None:
 def test_errors_cross_processes(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("command", [audit, collect, resume, runs, status])
+def test_help_has_an_example(command: click.Command) -> None:
+    told = CliRunner().invoke(command, ["--help"])
+    assert told.exit_code == 0
+    assert f"Example: producer {command.name}" in told.output
