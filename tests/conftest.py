@@ -11,6 +11,8 @@ from ops.quickstart.processes import ChildProcess
 from ops.quickstart.servers import S3Access, redis_server, remove_sockets, s3_server
 from workers.contract.settings import FleetSettings
 
+pytest_plugins = ["tests.leftovers"]
+
 
 @pytest.fixture(scope="session")
 def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildProcess]:

