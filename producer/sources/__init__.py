@@ -1,0 +1,1 @@
+"""From files of many shapes to prompts: lines, then rows, then prompts or rejects."""
