@@ -9,7 +9,7 @@ from workers.contract import names
 from workers.contract.schema import BatchMessage
 
 
-def push(app: Celery, message: BatchMessage, priority: int, *, recovered: bool = False) -> None:
+def push(app: Celery, message: BatchMessage, priority: int, *, recovered: bool = False, producer: object | None = None) -> None:
     """Send the claim check of a batch.
 
     Args:
@@ -17,6 +17,7 @@ def push(app: Celery, message: BatchMessage, priority: int, *, recovered: bool =
         message: The claim check.
         priority: Of the run, 9 is served first.
         recovered: The batch was taken before; it goes before its run's other batches.
+        producer: A Kombu producer to send with, when many messages follow each other.
 
     Raises:
         kombu.exceptions.OperationalError: Redis is away.
@@ -27,4 +28,5 @@ def push(app: Celery, message: BatchMessage, priority: int, *, recovered: bool =
         task_id=names.task_id(message.run, message.batch, uuid.uuid4().hex[:8]),
         queue=names.QUEUE,
         priority=names.broker_priority(priority, recovered=recovered),
+        producer=producer,
     )

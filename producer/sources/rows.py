@@ -1,7 +1,7 @@
 """A row of any known shape as a prompt. Recognised by its fields, row by row, so that a file may mix shapes.
 
-Order of recognition: an OpenAI Batch row (`body` with `url`), then `messages`, `input_ids`, `prompt`, `text`. Other fields of a plain
-row are columns of somebody's data set and are passed over; in a Batch body, what would change the answer must be served.
+Order of recognition: an OpenAI Batch row (`body` with `url`), then `messages`, `input_ids`, `prompt`, `text`. Other fields of a
+plain row are columns of somebody's data set and are passed over; in a Batch body, what would change the answer must be served.
 """
 
 import hashlib

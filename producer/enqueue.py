@@ -1,0 +1,260 @@
+"""`producer enqueue` without its command line: from a source to a run whose batches are all pushed. Safe to repeat.
+
+A run exists from the moment its manifest is in the store. Before, an interrupted enqueue leaves shards that the next one finds;
+after, the same command pushes what is missing, and another one under the same name is refused.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import redis
+import structlog
+
+from producer.manifests import find_manifest
+from producer.publish import Backpressure, done_batches, push_missing
+from producer.resume import resume_run
+from producer.run_lock import RunBusy, run_lock
+from producer.sources.rejects import Reject
+from producer.sources.stream import SourceStream
+from producer.upload import REJECTS_SHOWN, Uploaded, upload
+from workers.broker import broker_errors
+from workers.celery import make_app
+from workers.contract import layout, names
+from workers.contract.errors import RowRejected, RunDiffers, SourceUnreadable
+from workers.contract.names import RunKeys
+from workers.contract.schema import Manifest, Prompt, Sampling, encode_manifest
+from workers.contract.settings import FleetSettings
+from workers.object_store import ObjectStore
+
+_SETTLE = (Path(__file__).parent / "settle.lua").read_text()
+BUSY_AGAIN_S = 1.0
+BUSY_FOR_S = 6 * 3600.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be enqueued, and how."""
+
+    run: str
+    sources: tuple[str, ...]
+    sampling: Sampling
+    model: str | None = None
+    batch_size: int = 64
+    samples: int = 1
+    limit: int | None = None
+    priority: int = names.DEFAULT_PRIORITY
+    max_queued: int | None = None
+    strict: bool = False
+
+
+@dataclass
+class Watcher:
+    """Told of progress; the command draws it."""
+
+    stream: Callable[[SourceStream, str], None] = lambda stream, what: None
+    row: Callable[[], None] = lambda: None
+    pushing: Callable[[int], None] = lambda total: None
+    pushed: Callable[[int], None] = lambda count: None
+    waiting: Callable[[str], None] = lambda sentence: None
+
+
+@dataclass
+class Enqueued:
+    """What became of an order."""
+
+    manifest: Manifest
+    pushed: int
+    already_done: int
+    status: str
+    first_rejects: list[Reject] = field(default_factory=list)
+
+    def as_document(self) -> dict[str, Any]:
+        """For scripts: DESIGN §10."""
+        manifest = self.manifest
+        return {
+            "run": manifest.run,
+            "accepted": manifest.accepted,
+            "rejected": manifest.rejected,
+            "reasons": manifest.reject_reasons,
+            "batches": manifest.batches,
+            "prompts": manifest.prompts,
+            "pushed": self.pushed,
+            "already_done": self.already_done,
+            "status": self.status,
+        }
+
+
+def enqueue(order: Order, store: ObjectStore, client: "redis.Redis", settings: FleetSettings, watcher: Watcher) -> Enqueued:
+    """Enqueue a run, or finish what an earlier call began.
+
+    Raises:
+        SourceUnreadable, RowRejected: Nothing was enqueued.
+        RunDiffers: The run exists with something else; names the field.
+        BrokerUnavailable, StoreUnavailable, StoreDenied: The same command goes on from here.
+    """
+    with broker_errors(settings):
+        client.ping()
+        if order.strict:
+            _refuse_rejects(order, watcher)
+        enqueued = _under_lock(order, store, client, settings, watcher)
+        if enqueued is not None:
+            return enqueued
+        # Redis forgot a run that the store knows: rebuild it, and push what no worker and no queue has.
+        manifest = find_manifest(store, order.run)
+        if manifest is None:
+            raise SourceUnreadable(order.run, "the run disappeared from the store meanwhile")
+        resumed = resume_run(store, client, settings, manifest, check_inputs=False)
+        return Enqueued(manifest, resumed.pushed.pushed, len(resumed.rebuilt.done), resumed.rebuilt.status)
+
+
+def _under_lock(
+    order: Order, store: ObjectStore, client: "redis.Redis", settings: FleetSettings, watcher: Watcher
+) -> Enqueued | None:
+    ends = time.monotonic() + BUSY_FOR_S
+    while True:
+        try:
+            with run_lock(client, order.run):
+                return _enqueue(order, store, client, settings, watcher)
+        except RunBusy as error:
+            if time.monotonic() > ends:
+                raise
+            watcher.waiting(str(error))
+            time.sleep(BUSY_AGAIN_S)
+
+
+def _refuse_rejects(order: Order, watcher: Watcher) -> None:
+    if "-" in order.sources:
+        raise SourceUnreadable("-", "--strict reads the source twice, which standard input does not allow; give a file")
+    stream = SourceStream(order.sources, order.limit)
+    watcher.stream(stream, "checking")
+    first: Reject | None = None
+    for outcome in stream:
+        watcher.row()
+        first = first or (outcome if isinstance(outcome, Reject) else None)
+    if first is not None:
+        raise RowRejected(stream.rejected, stream.accepted, first.sentence())
+
+
+def _enqueue(
+    order: Order, store: ObjectStore, client: "redis.Redis", settings: FleetSettings, watcher: Watcher
+) -> Enqueued | None:
+    keys = RunKeys(order.run)
+    manifest = find_manifest(store, order.run)
+    rejects: list[Reject] = []
+    stream = SourceStream(order.sources, order.limit)
+    if manifest is None:
+        client.hsetnx(keys.state, "status", "enqueueing")
+        client.zadd(names.RUNS, {order.run: time.time()}, nx=True)
+        watcher.stream(stream, "reading")
+        manifest, rejects = _create(order, store, stream, watcher)
+    else:
+        compare(order, manifest)
+        watcher.stream(stream, "comparing")
+        rejects = _compare_source(stream, manifest, watcher)
+        if not client.exists(keys.state):
+            return None
+    _tell_state(client, manifest)
+    watcher.pushing(manifest.batches)
+    done = done_batches(client, manifest)
+    with make_app(settings) as app:
+        pressure = Backpressure(order.max_queued) if order.max_queued else None
+        pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed)
+    return Enqueued(manifest, pushed, done, _settle(client, keys), rejects)
+
+
+def _create(order: Order, store: ObjectStore, stream: SourceStream, watcher: Watcher) -> tuple[Manifest, list[Reject]]:
+    uploaded = upload(store, order.run, stream, order.batch_size, order.samples, watcher.row)
+    if not uploaded.batches:
+        first = f", the first: {uploaded.first_rejects[0].sentence()}" if uploaded.first_rejects else ""
+        raise SourceUnreadable(", ".join(order.sources), f"no row could be accepted ({stream.rejected} rejected{first})")
+    manifest = manifest_of(order, stream, uploaded)
+    if not store.put_new(layout.manifest(order.run), encode_manifest(manifest)):
+        raise RunDiffers(order.run, "manifest", "a new one", "one that appeared meanwhile")
+    return manifest, uploaded.first_rejects
+
+
+def manifest_of(order: Order, stream: SourceStream, uploaded: Uploaded) -> Manifest:
+    """The manifest of an order whose source was read to its end."""
+    return Manifest(
+        run=order.run,
+        created_at=round(time.time(), 3),
+        sources=order.sources,
+        source_sha256=stream.sha256,
+        source_bytes=stream.bytes_read,
+        accepted=stream.accepted,
+        rejected=stream.rejected,
+        reject_reasons=dict(stream.reasons),
+        prompts=stream.accepted * order.samples,
+        batches=uploaded.batches,
+        batch_size=order.batch_size,
+        samples=order.samples,
+        sampling=order.sampling,
+        shard_digests=uploaded.shard_digests,
+        limit=order.limit,
+        model=order.model,
+        priority=order.priority,
+        producer_version=version("promptfleet"),
+    )
+
+
+def compare(order: Order, manifest: Manifest) -> None:
+    """Hold an order against the run of that name.
+
+    Raises:
+        RunDiffers: Names the first field that differs.
+    """
+    for name in order.sampling.__struct_fields__:
+        found, expected = getattr(order.sampling, name), getattr(manifest.sampling, name)
+        if found != expected:
+            raise RunDiffers(order.run, name, _shown(found), _shown(expected))
+    for name in ("model", "batch_size", "samples", "limit", "priority"):
+        found, expected = getattr(order, name), getattr(manifest, name)
+        if found != expected:
+            raise RunDiffers(order.run, name, _shown(found), _shown(expected))
+
+
+def _shown(value: object) -> object:
+    return "nothing" if value is None else list(value) if isinstance(value, tuple) else value
+
+
+def _compare_source(stream: SourceStream, manifest: Manifest, watcher: Watcher) -> list[Reject]:
+    rejects: list[Reject] = []
+    for outcome in stream:
+        watcher.row()
+        if not isinstance(outcome, Prompt) and len(rejects) < REJECTS_SHOWN:
+            rejects.append(outcome)
+    if stream.sha256 != manifest.source_sha256:
+        raise RunDiffers(
+            manifest.run,
+            "source",
+            f"{stream.accepted} rows accepted, sha256 {stream.sha256[:12]}…",
+            f"{manifest.accepted} rows accepted, sha256 {manifest.source_sha256[:12]}…",
+        )
+    return rejects
+
+
+def _tell_state(client: "redis.Redis", manifest: Manifest) -> None:
+    told: dict[Any, Any] = {
+        "total": manifest.prompts,
+        "batches": manifest.batches,
+        "rejected": manifest.rejected,
+        "priority": manifest.priority,
+        "created_at": manifest.created_at,
+        **({"model": manifest.model} if manifest.model else {}),
+    }
+    client.hset(RunKeys(manifest.run).state, mapping=told)
+
+
+def _settle(client: "redis.Redis", keys: RunKeys) -> str:
+    lasting = [key for key in keys.lasting() if key not in {keys.state, keys.counts}]
+    script = client.register_script(_SETTLE)
+    status: bytes = script(keys=[keys.state, keys.counts, *lasting], args=[round(names.FINISHED_TTL_S)])
+    if status == b"complete":
+        client.zrem(names.RUNS, keys.run)
+    return status.decode()

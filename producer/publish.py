@@ -1,0 +1,114 @@
+"""Push the messages of a run: those batches that are neither done nor pushed, in order, no faster than the queue may grow."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import cast
+
+import kombu.exceptions
+import redis
+from celery import Celery
+
+from workers.broker import QUEUE_LISTS, broker_errors
+from workers.contract import layout
+from workers.contract.errors import BrokerUnavailable
+from workers.contract.names import RunKeys
+from workers.contract.schema import BatchMessage, Manifest
+from workers.contract.settings import FleetSettings, without_password
+from workers.publish import push
+
+GROUP = 500
+"""Messages that share one round trip; a crash doubles at most so many, which costs workers a look each."""
+LOOK_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Backpressure:
+    """Wait when `high` batches wait in the queue, until there are `low`."""
+
+    high: int
+
+    @property
+    def low(self) -> int:
+        """Half of the high mark."""
+        return self.high // 2
+
+    def room(self, waiting: int, *, held: bool) -> int:
+        """How many may be pushed now; 0 while held back.
+
+        Args:
+            waiting: Batches in the queue.
+            held: It waits since the high mark was reached.
+        """
+        return max(0, self.high - waiting) if not held or waiting <= self.low else 0
+
+
+def waiting_in_queue(client: "redis.Redis") -> int:
+    """Batches of all runs that wait in the queue."""
+    pipeline = client.pipeline(transaction=False)
+    for name in QUEUE_LISTS:
+        pipeline.llen(name)
+    return int(sum(pipeline.execute()))
+
+
+def missing_batches(client: "redis.Redis", manifest: Manifest) -> Iterator[int]:
+    """Numbers of batches that are neither done nor pushed, in order."""
+    keys = RunKeys(manifest.run)
+    bodies = [cast("bytes | None", client.get(key)) or b"" for key in (keys.done, keys.pushed)]
+    for number in range(manifest.batches):
+        place, mask = number // 8, 0x80 >> number % 8
+        if not any(place < len(body) and body[place] & mask for body in bodies):
+            yield number
+
+
+def done_batches(client: "redis.Redis", manifest: Manifest) -> int:
+    """How many batches are committed."""
+    return int(client.bitcount(RunKeys(manifest.run).done))
+
+
+def push_missing(
+    app: Celery,
+    client: "redis.Redis",
+    settings: FleetSettings,
+    manifest: Manifest,
+    pressure: Backpressure | None,
+    on_pushed: Callable[[int], None],
+) -> int:
+    """Push what is missing; returns how many.
+
+    Raises:
+        BrokerUnavailable: Redis is away; the same command goes on from here.
+    """
+    missing = missing_batches(client, manifest)
+    pushed = 0
+    with broker_errors(settings):
+        while group := list(islice(missing, _room(client, pressure))):
+            _push_group(app, client, settings, manifest, group)
+            pushed += len(group)
+            on_pushed(len(group))
+    return pushed
+
+
+def _room(client: "redis.Redis", pressure: Backpressure | None) -> int:
+    if pressure is None:
+        return GROUP
+    held = False
+    while not (room := pressure.room(waiting_in_queue(client), held=held)):
+        held = True
+        time.sleep(LOOK_AGAIN_S)
+    return min(GROUP, room)
+
+
+def _push_group(app: Celery, client: "redis.Redis", settings: FleetSettings, manifest: Manifest, numbers: list[int]) -> None:
+    try:
+        with app.producer_pool.acquire(block=True) as producer, producer.batch(max_size=GROUP):
+            for number in numbers:
+                message = BatchMessage(manifest.run, layout.batch_label(number), manifest.digest_of(number))
+                push(app, message, manifest.priority, producer=producer)
+    except kombu.exceptions.OperationalError as error:
+        raise BrokerUnavailable(without_password(settings.broker), str(error)) from error
+    pipeline = client.pipeline(transaction=True)
+    for number in numbers:
+        pipeline.setbit(RunKeys(manifest.run).pushed, number, 1)
+    pipeline.execute()

@@ -1,0 +1,82 @@
+"""Write the input shards of a run while its source is read, then its rejects. Knows no Redis."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import zstandard
+
+from producer.batching import batches
+from producer.parallel import in_order
+from producer.sources.rejects import Reject
+from producer.sources.stream import SourceStream
+from workers.contract import layout
+from workers.contract.schema import Prompt, encode_shard, shard_digest
+from workers.object_store import ObjectStore
+
+UPLOADERS = 8
+REJECTS_SHOWN = 5
+
+
+@dataclass
+class Uploaded:
+    """What the store holds for a run that has no manifest yet."""
+
+    shard_digests: str
+    batches: int
+    first_rejects: list[Reject]
+
+
+def upload(
+    store: ObjectStore, run: str, stream: SourceStream, batch_size: int, samples: int, on_row: Callable[[], None]
+) -> Uploaded:
+    """Read the stream to its end, and write its shards and rejects.
+
+    A shard that an interrupted enqueue left is kept if it is the same, else replaced: without a manifest nobody reads it.
+
+    Raises:
+        SourceUnreadable: Part of the source cannot be read.
+        StoreUnavailable: What was written stays, and the next try finds it.
+    """
+    first: list[Reject] = []
+    with tempfile.TemporaryDirectory(prefix="promptfleet-") as folder:
+        path = Path(folder) / "rejected.jsonl.zst"
+        with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as rejected:
+
+            def accepted() -> Iterator[Prompt]:
+                for outcome in stream:
+                    on_row()
+                    if isinstance(outcome, Prompt):
+                        yield outcome
+                        continue
+                    if len(first) < REJECTS_SHOWN:
+                        first.append(outcome)
+                    rejected.write(msgspec.json.encode(outcome) + b"\n")
+
+            def write(numbered: tuple[int, list[Prompt]]) -> str:
+                number, prompts = numbered
+                return _write_shard(store, layout.input_shard(run, layout.batch_label(number)), encode_shard(prompts))
+
+            digests = list(in_order(write, enumerate(batches(accepted(), batch_size, samples)), UPLOADERS))
+        if stream.rejected:
+            store.put_file(layout.rejected(run), path)
+        else:
+            store.delete(layout.rejected(run))
+    _remove_beyond(store, run, len(digests))
+    return Uploaded("".join(digests), len(digests), first)
+
+
+def _write_shard(store: ObjectStore, key: str, body: bytes) -> str:
+    digest = shard_digest(body)
+    if not store.put_new(key, body) and store.get(key) != body:
+        store.put(key, body)
+    return digest
+
+
+def _remove_beyond(store: ObjectStore, run: str, count: int) -> None:
+    for info in store.list(layout.inputs_prefix(run)):
+        label = layout.batch_of_key(info.key)
+        if label is not None and label >= layout.batch_label(count):
+            store.delete(info.key)
