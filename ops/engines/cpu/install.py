@@ -1,15 +1,22 @@
 """Install SGLang for the CPU into the cache, once per list of pins."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 VERSIONS = ("0.5.11", "0.5.23")
 HERE = Path(__file__).parent
 INSIDE = HERE / "inside"
+TORCH = HERE / "torch.txt"
+PINS_ARE_FOR = ("CPython 3.11", "Linux", "x86_64")
 _GPU_ONLY = ("triton/backends/nvidia/lib", "triton/backends/nvidia/bin", "triton/backends/amd/lib")
 """What Triton needs only to compile for a GPU: half a gigabyte."""
 
@@ -51,7 +58,13 @@ def requirements_of(version: str) -> Path:
 def is_installed(cache: Path, version: str) -> bool:
     """Whether the installation is whole and of today's pins."""
     stamp = venv_folder(cache, version) / "installed"
-    return stamp.exists() and stamp.read_text() == _digest(requirements_of(version))
+    return stamp.exists() and stamp.read_text() == pins_digest(requirements_of(version), TORCH)
+
+
+def pins_digest(*files: Path) -> str:
+    """Digest of names and versions in requirements files; their comments and hashes change nothing that is installed."""
+    lines = [line.split(" ")[0] for file in files for line in file.read_text().splitlines() if not line.startswith("#")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def install(cache: Path, version: str) -> Path:
@@ -65,27 +78,48 @@ def install(cache: Path, version: str) -> Path:
     """
     pins, folder = requirements_of(version), venv_folder(cache, version)
     python = folder / "bin" / "python"
-    if is_installed(cache, version):
-        return python
-    if sys.version_info[:2] != (3, 11):
-        raise InstallFailed(version, f"the pins are for Python 3.11, this is {sys.version.split()[0]}")
-    print(f"installing SGLang {version} for the CPU into {folder} (2.2 GB, two minutes) …", file=sys.stderr, flush=True)  # noqa: T201
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(version, [sys.executable, "-m", "venv", str(folder)])
-    pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "-r", str(pins)]
-    _run(version, pip)
-    packages = folder / "lib" / "python3.11" / "site-packages"
-    for name in _GPU_ONLY:
-        shutil.rmtree(packages / name, ignore_errors=True)
-    (folder / "installed").write_text(_digest(pins))
+    with _only_one(cache, version):
+        if is_installed(cache, version):
+            return python
+        _check_platform(version)
+        begun = time.monotonic()
+        _tell(f"installing SGLang {version} for the CPU into {folder} (2.2 GB, two minutes) …")
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(version, [sys.executable, "-m", "venv", str(folder)], "no virtual environment could be made")
+        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]
+        _run(version, [*pip, "-r", str(TORCH)], f"pip found no CPU build of torch; {TORCH} says where it looks")
+        _run(version, [*pip, "--require-hashes", "-r", str(pins)], f"pip could not install {pins}")
+        for name in _GPU_ONLY:
+            shutil.rmtree(folder / "lib" / "python3.11" / "site-packages" / name, ignore_errors=True)
+        (folder / "installed").write_text(pins_digest(pins, TORCH))
+        _tell(f"installed SGLang {version} in {time.monotonic() - begun:.0f} s")
     return python
 
 
-def _digest(pins: Path) -> str:
-    return hashlib.sha256(pins.read_bytes()).hexdigest()
+@contextlib.contextmanager
+def _only_one(cache: Path, version: str) -> Iterator[None]:
+    """Two commands at once do not install over each other: the second waits, and finds it done."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"sglang-{version}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
-def _run(version: str, argv: list[str]) -> None:
+def _check_platform(version: str) -> None:
+    found = (
+        f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}",
+        platform.system(),
+        platform.machine(),
+    )
+    if found != PINS_ARE_FOR:
+        raise InstallFailed(version, f"the pins are for {' on '.join(PINS_ARE_FOR)}, this is {' on '.join(found)}")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201  (progress of a command)
+
+
+def _run(version: str, argv: list[str], otherwise: str) -> None:
     done = subprocess.run(argv, check=False)
     if done.returncode:
-        raise InstallFailed(version, f"`{' '.join(argv[:5])} …` ended with {done.returncode}")
+        raise InstallFailed(version, f"{otherwise} (exit code {done.returncode})")
