@@ -13,6 +13,7 @@ from typing import Any
 import redis
 
 from ops.quickstart.processes import ChildProcess, free_port, wait_until
+from ops.simulator.lengths import digest_of
 
 BIN = Path(sys.executable).parent
 LEASE_S = 3.0
@@ -151,10 +152,12 @@ class FleetUnderTest:
         return found
 
     def generated(self, engine: str) -> dict[str, int]:
-        """How often each prompt was begun at an engine, by prompt digest."""
+        """How often each prompt was begun at an engine, by prompt digest; the worker's own probes left out."""
         rows = get_json(f"{self.engines[engine]}/simulator/requests")
         counts: dict[str, int] = {}
         for row in rows["requests"]:
+            if row["prompt_digest"] == PROBE:
+                continue
             counts[row["prompt_digest"]] = counts.get(row["prompt_digest"], 0) + 1
         return counts
 
@@ -171,6 +174,7 @@ class FleetUnderTest:
         self.redis_process.kill()
 
 
+PROBE = digest_of(b"Hello")
 DEFAULT_ENGINE = (
     *("--max-running", "16", "--mean-tokens", "40", "--sigma", "0.8", "--cap", "400"),
     *("--tokens-per-second", "200", "--seed", "7"),

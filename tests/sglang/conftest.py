@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ops.engines.cpu.__main__ import server_command
 from ops.engines.cpu.install import VERSIONS, cache_folder, is_installed, venv_folder
 from ops.engines.cpu.models import make_model
+from ops.engines.cpu.serving import server_command
 from ops.quickstart.processes import ChildProcess, free_port
 from ops.quickstart.servers import S3Access, redis_server
 from tests.fleet.harness import FleetUnderTest, reachable
@@ -50,7 +50,8 @@ def start_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         python = venv_folder(cache, version) / "bin" / "python"
         port = free_port()
         more = ("--reasoning-parser", "qwen3", "--decode-log-interval", "10")
-        argv, environment = server_command(python, make_model(cache, python, model), model, port, more)
+        make_model(cache, python, model)
+        argv, environment = server_command(cache, version, model, port, more)
         url = f"http://127.0.0.1:{port}"
         child = ChildProcess(
             f"SGLang {version}",
