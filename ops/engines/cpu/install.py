@@ -78,7 +78,7 @@ def install(cache: Path, version: str) -> Path:
     """
     pins, folder = requirements_of(version), venv_folder(cache, version)
     python = folder / "bin" / "python"
-    with _only_one(cache, version):
+    with only_one(cache, f"sglang-{version}"):
         if is_installed(cache, version):
             return python
         _check_platform(version)
@@ -97,10 +97,10 @@ def install(cache: Path, version: str) -> Path:
 
 
 @contextlib.contextmanager
-def _only_one(cache: Path, version: str) -> Iterator[None]:
-    """Two commands at once do not install over each other: the second waits, and finds it done."""
+def only_one(cache: Path, what: str) -> Iterator[None]:
+    """Of two commands at once that make the same thing, the second waits, and finds it done."""
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"sglang-{version}.lock").open("w") as lock:
+    with (cache / f"{what}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

