@@ -10,7 +10,7 @@ max_tasks = 20_000  # 5.5 kB each
 natural_time = True
 inspect_timeout = 2_000.0  # milliseconds
 tasks_columns = "name,uuid,state,args,kwargs,result,received,started,runtime,worker"
-task_runtime_metric_buckets = [1, 5, 15, 60, 300, 900, 1800, 3600, 7200]  # a batch takes minutes
+task_runtime_metric_buckets = [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 7200.0]  # a batch takes minutes
 
 
 def format_task(task: Any) -> Any:

@@ -31,7 +31,7 @@ SHOWN = 4
 RUN_WITHIN_S = 1800.0
 STALLED_AFTER_S = 300.0
 
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 @dataclass

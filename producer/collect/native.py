@@ -12,7 +12,8 @@ _PROMPT_FIELDS = ("messages", "text", "input_ids", "tools", "sampling")
 def native_row(place: Place, prompt: Prompt, completion: Completion, *, with_input: bool) -> bytes:
     """One row.
 
-    `sample` is there when rows were generated several times, `rejected` when text was judged bad, `input` when asked for.
+    `sample` is there when rows were generated several times, `tool_calls` when the answer calls tools, `rejected` when text was
+    judged bad, `input` when asked for.
     """
     answer = completion.answer or NO_ANSWER
     row: dict[str, object] = {"id": prompt.id, "row": prompt.row}
@@ -30,6 +31,8 @@ def native_row(place: Place, prompt: Prompt, completion: Completion, *, with_inp
         "flags": completion.flags,
         "provenance": {**msgspec.structs.asdict(completion.provenance), "batch": place.batch, "run": place.manifest.run},
     }
+    if answer.tool_calls is not None:
+        row["tool_calls"] = answer.tool_calls
     if completion.rejected is not None:
         row["rejected"] = msgspec.structs.asdict(completion.rejected)
     if with_input:

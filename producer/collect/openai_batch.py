@@ -52,6 +52,8 @@ def _chat_choice(completion: Completion) -> dict[str, object]:
     message: dict[str, object] = {"role": "assistant", "content": answer.content or "", "refusal": None}
     if answer.reasoning_content is not None:
         message["reasoning_content"] = answer.reasoning_content
+    if answer.tool_calls is not None:
+        message["tool_calls"] = answer.tool_calls
     return {"index": 0, "message": message, "logprobs": None, "finish_reason": completion.finish_reason}
 
 
