@@ -112,7 +112,7 @@ def _check_platform(version: str) -> None:
         platform.machine(),
     )
     if found != PINS_ARE_FOR:
-        raise InstallFailed(version, f"the pins are for {' on '.join(PINS_ARE_FOR)}, this is {' on '.join(found)}")
+        raise InstallFailed(version, f"the pins are for {', '.join(PINS_ARE_FOR)}; this is {', '.join(found)}")
 
 
 def _tell(line: str) -> None:
