@@ -37,7 +37,7 @@ def ask(engine: RealEngine, prompt: Prompt, sampling: Sampling) -> Generated:
 def test_a_chat_answer_is_read_with_its_reasoning_apart(chain: RealEngine) -> None:
     found = ask(chain, Prompt(id="a", row=0, messages=HELLO), Sampling(max_tokens=64, temperature=0.0))
     assert (found.answer.content or "").strip() == "The capital of France is Paris."  # 0.5.23 keeps the leading space
-    assert found.answer.reasoning_content == "let me think about it"
+    assert (found.answer.reasoning_content or "").strip() == "let me think about it"
     assert (found.finish, found.usage.completion_tokens, found.usage.reasoning_tokens) == ("stop", 15, 7)
 
 
@@ -48,7 +48,7 @@ def test_thinking_off_reaches_the_chat_template(chain: RealEngine) -> None:
 
 
 def test_text_and_ids_come_back_with_token_ids(chain: RealEngine) -> None:
-    for prompt in (Prompt(id="t", row=0, text="The capital"), Prompt(id="i", row=1, input_ids=(10, 11, 12))):
+    for prompt in (Prompt(id="t", row=0, text="The capital"), Prompt(id="i", row=1, input_ids=(17, 18, 19))):
         found = ask(chain, prompt, Sampling(max_tokens=5, temperature=0.0))
         assert found.answer.output_ids is not None
         assert len(found.answer.output_ids) == found.usage.completion_tokens == 5
@@ -122,7 +122,7 @@ def source(folder: Path) -> Path:
         {"id": f"chat-{n}", "messages": [{"role": "user", "content": f"Question {n}?"}]} for n in range(20)
     ]
     rows += [{"id": f"text-{n}", "prompt": f"Hello number {n}"} for n in range(10)]
-    rows += [{"id": "ids", "input_ids": [10, 11, 12]}]
+    rows += [{"id": "ids", "input_ids": [17, 18, 19]}]
     rows += [{"id": "short", "messages": [{"role": "user", "content": "Cut in thinking."}], "max_tokens": 4}]
     rows += [{"id": "too-long", "prompt": "x " * 4000}]
     path = folder / "source.jsonl"
