@@ -5,6 +5,7 @@ after every lost connection. The seam is the channel's `qos.can_consume`, which 
 """
 
 import asyncio
+import gc
 import sys
 import threading
 from concurrent.futures import Future
@@ -24,6 +25,9 @@ log = structlog.get_logger()
 
 DRAIN_SLACK_S = 10.0
 """After the drain time, for giving batches back over a slow Redis."""
+
+GC_THRESHOLD = 20_000
+"""Objects between collections. Python's 700 means a collection every second prompt, each for nothing: no cycles are made."""
 
 _runtime: Runtime | None = None
 
@@ -69,6 +73,9 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         if self._failure is not None:
             raise _ended(self._failure) from self._failure
         signals.worker_shutting_down.connect(self._on_signal, weak=False)
+        gc.collect()
+        gc.freeze()  # Celery, boto3 and the rest stay for good: do not look at them again
+        gc.set_threshold(GC_THRESHOLD, 20, 20)
 
     async def _live(self, started: threading.Event) -> None:
         self._stop = asyncio.Event()
