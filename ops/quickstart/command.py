@@ -30,6 +30,8 @@ FLOWER_CONFIG = Path(__file__).parents[1] / "flower" / "flowerconfig.py"
 SHOWN = 4
 RUN_WITHIN_S = 1800.0
 STALLED_AFTER_S = 300.0
+FIRST_LOOK_S, LONGEST_LOOK_S = 0.5, 4.0
+"""Between two looks at the status. Each costs half a second of CPU, which the engine wants on a small machine."""
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -194,7 +196,7 @@ def flower(fleet: Fleet, port: int) -> ChildProcess:
 def watch(fleet: Fleet, run: str) -> bool:
     """Show progress until the run is complete; False if it does not get there."""
     begun = moved_at = time.monotonic()
-    last = -1
+    last, pause_s = -1, FIRST_LOOK_S
     bar = Progress(
         TextColumn("generating"),
         BarColumn(),
@@ -218,7 +220,8 @@ def watch(fleet: Fleet, run: str) -> bool:
             if now - moved_at > STALLED_AFTER_S or now - begun > RUN_WITHIN_S:
                 console.print(f"[red]no progress; the worker's log says why: {fleet.folder / 'worker-gpu0.log'}[/]")
                 return False
-            time.sleep(0.5)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, LONGEST_LOOK_S)
 
 
 def show(result: Path, *, simulated: bool) -> None:

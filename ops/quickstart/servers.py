@@ -167,9 +167,10 @@ def s3_server(folder: Path, bucket: str = "fleet", ports: tuple[int, ...] | None
 
 
 def remove_sockets(child: ChildProcess) -> None:
-    """Remove the socket files that a killed S3 server leaves in the system's temporary folder."""
+    """Remove the socket files that an S3 server leaves in the system's temporary folder, each named after a port."""
     for argument in child.argv:
         name, _, port = argument.partition("=")
         if name.endswith(".port") and port.isdigit():
-            for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{port}.sock"):
-                path.unlink(missing_ok=True)
+            for number in (int(port), int(port) + GRPC_OFFSET):
+                for path in Path(tempfile.gettempdir()).glob(f"seaweedfs-*-{number}.sock"):
+                    path.unlink(missing_ok=True)
