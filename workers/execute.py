@@ -74,13 +74,12 @@ class BatchExecution:
             sampling = msgspec.structs.replace(sampling, seed=sampling.seed + prompt.sample)
         begun, tries = time.time(), 0
         clock = time.monotonic
-        first_try_at = None
+        waited_s = 0.0
         while True:
             await self._bench.health.serving()
             request_id = new_request_id()
             async with self._bench.slots.take():
                 tries += 1
-                first_try_at = first_try_at or clock()
                 tried_at = clock()
                 try:
                     generated, verdict = await self._one_try(prompt, sampling, request_id)
@@ -91,10 +90,11 @@ class BatchExecution:
                     failure: FleetError = error
             if isinstance(failure, EngineUnavailable) and failure.kind in {"refused", "lost"}:
                 self._bench.health.suspect(failure)
-            step = next_step(failure, tries, clock() - first_try_at, self._bench.policy, self._bench.jitter)
+            step = next_step(failure, tries, waited_s, self._bench.policy, self._bench.jitter)
             if isinstance(step, GiveUp):
                 return self._failed(index, prompt, step, failure, self._origin(request_id, tries, begun, clock() - tried_at))
             tries -= 0 if step.counts else 1
+            waited_s += step.after_s
             await asyncio.sleep(step.after_s)
 
     async def _one_try(self, prompt: Prompt, sampling: Sampling, request_id: str) -> tuple[Generated, Verdict]:

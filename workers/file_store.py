@@ -98,10 +98,11 @@ class FileStore:
 
     def check(self) -> str | None:
         """Write and read back a small object."""
-        self.put(".fleet-check", b"check")
-        if self.get(".fleet-check") != b"check":
+        key = f".fleet-check-{os.getpid()}-{os.urandom(4).hex()}"  # several workers may check at once
+        self.put(key, b"check")
+        if self.get(key) != b"check":
             raise StoreUnavailable(self.url, "check", "what was written does not read back")
-        self.delete(".fleet-check")
+        self.delete(key)
         return None
 
     def _path(self, key: str) -> Path:

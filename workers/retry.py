@@ -1,7 +1,7 @@
 """Decide what follows a try of one prompt that gave no answer. Pure: errors and counts in, a decision out.
 
-Bounded in count (`max_tries`) and time (`retry_for_s`); a wait for an overloaded or absent engine is bounded in time only,
-because no request was begun. Backoff is exponential with full jitter, so that the requests that one event broke do not
+Bounded in count (`max_tries`) and in the time that is waited between tries (`retry_for_s`; each try has its own timeout); a wait
+for an overloaded or absent engine is bounded in time only, because no request was begun. Backoff is exponential with full jitter, so that the requests that one event broke do not
 come back as one.
 """
 
@@ -12,6 +12,8 @@ from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetEr
 
 FIRST_BACKOFF_S = 0.25
 LONGEST_BACKOFF_S = 20.0
+TRIES_AFTER_TIMEOUT = 2
+"""A prompt that ran into the timeout may have met a stall once; a second time it is the prompt, and each try holds a slot long."""
 
 _OUT_OF_MEMORY = "out of memory"
 
@@ -45,25 +47,28 @@ def backoff_s(tries: int, jitter: random.Random) -> float:
     return jitter.uniform(0, min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
 
 
-def next_step(error: FleetError, tries: int, elapsed_s: float, policy: RetryPolicy, jitter: random.Random) -> Retry | GiveUp:
+def next_step(error: FleetError, tries: int, waited_s: float, policy: RetryPolicy, jitter: random.Random) -> Retry | GiveUp:
     """What follows.
 
     Args:
         error: What the engine's client, or the judge (`BadAnswer`), raised.
         tries: Tries that count so far, this one included.
-        elapsed_s: Since the prompt first had a slot.
+        waited_s: Between tries so far, in all.
         policy: Bounds.
         jitter: Source of randomness.
     """
     if isinstance(error, PromptRejected):
         return GiveUp("rejected_by_engine", f"{error.status}: {error.message}")
     counts = not (isinstance(error, EngineOverloaded) or (isinstance(error, EngineUnavailable) and error.kind == "refused"))
-    if (counts and tries >= policy.max_tries) or elapsed_s >= policy.retry_for_s:
+    max_tries = policy.max_tries
+    if isinstance(error, EngineUnavailable) and error.kind == "timeout":
+        max_tries = min(max_tries, TRIES_AFTER_TIMEOUT)
+    if (counts and tries >= max_tries) or waited_s >= policy.retry_for_s:
         return GiveUp(*_last_word(error))
     wait_s = backoff_s(tries, jitter)
     if isinstance(error, EngineOverloaded):
         wait_s = max(wait_s, error.retry_after_s or FIRST_BACKOFF_S)
-    if elapsed_s + wait_s > policy.retry_for_s:
+    if waited_s + wait_s > policy.retry_for_s:
         return GiveUp(*_last_word(error))
     return Retry(wait_s, counts)
 

@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from workers.contract.errors import SettingsError
-
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker needs to know about its engine and itself."""
@@ -35,9 +33,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tries: Annotated[
         int, Meta(title="FLEET_MAX_TRIES", description="tries of one prompt, where another try can help", ge=1, le=20)
     ] = 4
-    retry_for_s: Annotated[float, Meta(title="FLEET_RETRY_FOR_S", description="no new try of a prompt after so long", gt=0)] = (
-        900.0
-    )
+    retry_for_s: Annotated[
+        float, Meta(title="FLEET_RETRY_FOR_S", description="longest wait between the tries of one prompt, in all", gt=0)
+    ] = 900.0
     engine_grace_s: Annotated[
         float,
         Meta(
@@ -56,11 +54,3 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def fixed_slots(self) -> int | None:
         """The number, or None for `auto`."""
         return None if self.slots == "auto" else int(self.slots)
-
-    def __post_init__(self) -> None:
-        if self.retry_for_s > self.request_timeout_s * self.max_tries:
-            raise SettingsError(
-                "FLEET_RETRY_FOR_S",
-                self.retry_for_s,
-                f"at most FLEET_REQUEST_TIMEOUT_S × FLEET_MAX_TRIES = {self.request_timeout_s * self.max_tries}",
-            )
