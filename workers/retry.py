@@ -1,8 +1,8 @@
 """Decide what follows a try of one prompt that gave no answer. Pure: errors and counts in, a decision out.
 
-Bounded in count (`max_tries`) and in the time that is waited between tries (`retry_for_s`; each try has its own timeout); a wait
-for an overloaded or absent engine is bounded in time only, because no request was begun. Backoff is exponential with full jitter, so that the requests that one event broke do not
-come back as one.
+Bounded in count (`max_tries`) and in the time that is waited between tries (`retry_for_s`; each try has its own timeout); a
+wait for an overloaded or absent engine is bounded in time only, because no request was begun. Backoff is exponential with full
+jitter, so that the requests that one event broke do not come back as one.
 """
 
 import random
@@ -13,7 +13,7 @@ from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetEr
 FIRST_BACKOFF_S = 0.25
 LONGEST_BACKOFF_S = 20.0
 TRIES_AFTER_TIMEOUT = 2
-"""A prompt that ran into the timeout may have met a stall once; a second time it is the prompt, and each try holds a slot long."""
+"""A prompt may have met a stall once; a second time it is the prompt, and each try holds a slot for long."""
 
 _OUT_OF_MEMORY = "out of memory"
 
