@@ -81,10 +81,8 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         self._stop = asyncio.Event()
         try:
             async with self._runtime.running():
-                meeting = asyncio.create_task(self._runtime.meet_engine())
                 started.set()
                 await self._stop.wait()
-                meeting.cancel()
         except FleetError as error:
             self._failure = error
 
@@ -126,7 +124,7 @@ class ReserveOnDemand(bootsteps.StartStopStep):  # type: ignore[misc]  # ditto
         transport_allows = qos.can_consume
 
         def can_consume(_: Any) -> bool:
-            on_their_way = len(state.reserved_requests) - runtime.settled
+            on_their_way = len(state.reserved_requests) - runtime.deliveries.settled
             return on_their_way <= 0 and runtime.wants_message and transport_allows()
 
         qos.can_consume = MethodType(can_consume, qos)

@@ -37,6 +37,7 @@ class EngineHealth:
         self._finished = finished
         self._on_change = on_change
         self._serving = asyncio.Event()
+        self._sick = asyncio.Event()
         self._suspected = asyncio.Event()
         self._suspicion = ""
         self.cause: str | None = "not asked yet"
@@ -54,6 +55,10 @@ class EngineHealth:
     async def serving(self) -> None:
         """Wait until the engine serves."""
         await self._serving.wait()
+
+    async def sick(self) -> None:
+        """Wait until the engine does not serve."""
+        await self._sick.wait()
 
     def suspect(self, error: EngineUnavailable) -> None:
         """A request found no engine: look now."""
@@ -101,10 +106,12 @@ class EngineHealth:
 
     def _set(self, cause: str | None) -> None:
         if cause is None:
+            self._sick.clear()
             self._serving.set()
             log.info("engine.serves", engine=self._engine.url, after_s=round(self.sick_for_s(), 1))
         else:
             self._serving.clear()
+            self._sick.set()
             log.warning("engine.sick", engine=self._engine.url, cause=cause, next="asked for one token every second")
         self.cause, self.since = cause, time.monotonic()
         self._on_change()

@@ -7,6 +7,7 @@ message when the prompts that it holds unstarted fall to the low-water mark, nev
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -50,7 +51,8 @@ class Slots:
         self._seen: tuple[float, int] = (time.monotonic(), 0)
         self.busy_slot_seconds = 0.0
         self._changed_at = time.monotonic()
-        self._free = asyncio.Semaphore(limit)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._held = 0
         self._on_low_water = on_low_water
         self._starting = True
         self._asked = False
@@ -76,7 +78,7 @@ class Slots:
         """Wait for a slot and hold it."""
         self.unstarted += 1
         try:
-            await self._free.acquire()
+            await self._acquire()
             if not self._starting:
                 await asyncio.Future()  # until its batch is handed back
         finally:
@@ -91,7 +93,13 @@ class Slots:
         finally:
             self._account(-1)
             self.finished += 1
-            self._free.release()
+            self._release()
+
+    def resize(self, limit: int) -> None:
+        """Have so many slots from now on; slots that are too many end with their requests."""
+        self.limit = limit
+        self.low_water = low_water_mark(limit, self._starts_per_s, self._reserve_s)
+        self._wake()
 
     def stop_starting(self) -> None:
         """Let what is in flight go on; whoever waits for a slot waits until it is cancelled."""
@@ -107,3 +115,27 @@ class Slots:
         self.busy_slot_seconds += self.in_flight * (now - self._changed_at)
         self._changed_at = now
         self.in_flight += change
+
+    async def _acquire(self) -> None:
+        if self._held < self.limit and not self._waiting:
+            self._held += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # its turn came in the same moment
+                self._release()
+            raise
+
+    def _release(self) -> None:
+        self._held -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self._held < self.limit:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its batch was taken back meanwhile
+                self._held += 1
+                turn.set_result(None)

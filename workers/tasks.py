@@ -23,4 +23,4 @@ def generate(**fields: Any) -> str:
     except ContractMismatch:
         log.exception("message.refused")
         raise
-    return wait_for(runtime.deliver(message))
+    return wait_for(runtime.deliveries.deliver(message))

@@ -91,3 +91,44 @@ async def test_after_stop_starting_what_is_in_flight_ends_and_nothing_begins() -
     await settle()
     assert order == [1]
     second.cancel()
+
+
+async def test_slots_grow_at_once_and_shrink_with_the_requests_that_end() -> None:
+    order: list[int] = []
+    slots, release = Slots(3), asyncio.Event()
+    first = [asyncio.create_task(hold(slots, order, number, release)) for number in range(3)]
+    await settle()
+    slots.resize(1)
+    waiting = [asyncio.create_task(hold(slots, order, number, asyncio.Event())) for number in (3, 4)]
+    release.set()
+    await asyncio.gather(*first)
+    await settle()
+    assert slots.in_flight == 1
+    slots.resize(2)
+    await settle()
+    assert slots.in_flight == 2
+    for task in waiting:
+        task.cancel()
+
+
+async def test_slots_that_are_free_are_gone_at_once_when_they_shrink() -> None:
+    slots, release = Slots(20), asyncio.Event()
+    slots.resize(2)
+    tasks = [asyncio.create_task(hold(slots, [], number, release)) for number in range(5)]
+    await settle()
+    assert (slots.in_flight, slots.unstarted) == (2, 3)
+    release.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_many_cancelled_waits_leave_all_slots_free() -> None:
+    slots, release = Slots(2), asyncio.Event()
+    tasks = [asyncio.create_task(hold(slots, [], number, release)) for number in range(500)]
+    await settle()
+    for task in tasks[2:]:
+        task.cancel()
+    release.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert (slots.in_flight, slots.unstarted) == (0, 0)
+    async with slots.take(), slots.take():
+        assert slots.in_flight == 2

@@ -1,0 +1,122 @@
+"""The heart of a worker: every few seconds it renews its leases, frees those of silent workers, and tells how it is.
+
+Does nothing that could wait for the store or the engine: a beat that is late costs leases. The sweep runs beside it.
+"""
+
+import asyncio
+import os
+import socket
+import time
+from typing import Any, cast
+
+import redis.asyncio
+import redis.exceptions
+import structlog
+
+from workers.contract import names
+from workers.deliveries import LOST, Deliveries
+from workers.execute import Bench
+from workers.ledger import Ledger
+from workers.sweep import SWEEP_INTERVAL_S, Sweep
+
+log = structlog.get_logger()
+
+
+class Heart:
+    """Beats for one worker until cancelled."""
+
+    def __init__(
+        self,
+        client: "redis.asyncio.Redis",
+        worker: str,
+        ledger: Ledger,
+        deliveries: Deliveries,
+        bench: Bench,
+        *,
+        renewal_s: float,
+        engine_grace_s: float,
+    ) -> None:
+        self._redis = client
+        self._worker = worker
+        self._ledger = ledger
+        self._deliveries = deliveries
+        self._bench = bench
+        self._renewal_s = renewal_s
+        self._engine_grace_s = engine_grace_s
+        self._sweep = Sweep(client, worker)
+        self._started_at = time.time()
+
+    async def beat(self) -> None:
+        """Renew, free, tell."""
+        while True:
+            begun = time.monotonic()
+            try:
+                await self._beat_all()
+                await self._tell()
+            except redis.exceptions.RedisError as error:
+                log.warning("beat.failed", cause=str(error), next=f"again in {self._renewal_s:g} s")
+            health = self._bench.health
+            if not health.serves and self._deliveries.open and health.sick_for_s() >= self._engine_grace_s:
+                self._deliveries.hand_back_all(f"engine sick: {health.cause}")
+            await asyncio.sleep(max(0.05, self._renewal_s - (time.monotonic() - begun)))
+
+    async def sweep(self) -> None:
+        """Push again what was lost in the transport."""
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            try:
+                for lost in await self._sweep.lost_batches(await self._runs()):
+                    self._deliveries.push_soon(lost.run, lost.batch)
+            except redis.exceptions.RedisError as error:
+                log.warning("sweep.failed", cause=str(error), next=f"again in {SWEEP_INTERVAL_S:g} s")
+
+    async def _runs(self) -> list[str]:
+        return [run.decode() for run in cast("list[bytes]", await self._redis.zrange(names.RUNS, 0, -1))]
+
+    async def _beat_all(self) -> None:
+        for run in {*await self._runs(), *(batch.claim.run for batch in self._deliveries.open.values())}:
+            held = {batch.claim.batch: batch for batch in self._deliveries.open.values() if batch.claim.run == run}
+            beat = await self._ledger.beat(run, [batch.claim for batch in held.values()])
+            for label in beat.lost:
+                held[label].end(LOST)
+            if beat.status == "cancelled":
+                for batch in held.values():
+                    batch.end("cancelled")
+            for label in beat.freed:
+                log.warning("lease.lapsed", run=run, batch=label, next="pushed again")
+                self._deliveries.push_soon(run, label)
+            if beat.status == "complete":
+                await self._redis.zrem(names.RUNS, run)
+
+    def _state(self) -> str:
+        if self._deliveries.draining:
+            return "draining"
+        if self._deliveries.engine_info is None:
+            return "starting"
+        return "running" if self._bench.health.serves else "sick"
+
+    async def _tell(self) -> None:
+        slots, info = self._bench.slots, self._deliveries.engine_info
+        told: dict[Any, Any] = {
+            "state": self._state(),
+            "in_flight": slots.in_flight,
+            "unstarted": slots.unstarted,
+            "open_batches": len(self._deliveries.open),
+            "slots": slots.limit,
+            "busy_slot_seconds": round(slots.occupancy(), 3),
+            "completed": self._deliveries.completed,
+            "failed": self._deliveries.failed,
+            "engine_url": self._bench.engine.url,
+            "engine_version": info.version if info else "",
+            "model": info.model if info else "",
+            "cause": self._bench.health.cause or "",
+            "started_at": self._started_at,
+            "updated_at": time.time(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        key = names.worker_key(self._worker)
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.hset(key, mapping=told)
+        pipeline.expire(key, round(names.WORKER_TTL_S))
+        await pipeline.execute()

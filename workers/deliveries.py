@@ -1,0 +1,201 @@
+"""A worker's batches: each message followed from claim to commit, or back into the queue.
+
+Every delivery ends in exactly one event. Knows the ledger, the store and the engine of the worker; does not know Celery's
+consumer (workers/consumer.py) nor who renews the leases (workers/beat.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from workers.contract.errors import FleetError, Permanent
+from workers.contract.schema import BatchMessage, Provenance
+from workers.engine import EngineInfo
+from workers.execute import BatchExecution, Bench
+from workers.ledger import Claim, Claimed, Ledger
+from workers.publish import push
+from workers.shards import ShardRoom
+
+MAX_ATTEMPTS = 8
+"""Deliveries of one batch that may end in an error of ours before it is parked for a person."""
+CAUSE_LENGTH = 300
+LONGEST_PAUSE_S = 30.0
+
+LOST = "another worker holds it"
+Ending = tuple[str, dict[str, object]]
+"""The event that a delivery ends in, and its fields."""
+_NOT_CLAIMED = {
+    "done": "batch.already_done",
+    "held": "batch.already_held",
+    "paused": "batch.paused",
+    "cancelled": "batch.cancelled",
+    "unknown": "batch.of_unknown_run",
+}
+
+log = structlog.get_logger()
+
+
+@dataclass
+class OpenBatch:
+    """A batch in this worker's hands."""
+
+    message: BatchMessage
+    claim: Claim
+    taken_at: float
+    work: "asyncio.Task[dict[str, object]] | None" = None
+    execution: BatchExecution | None = None
+    ended_because: str = ""
+    left_over: list[str] = field(default_factory=list)
+
+    def end(self, because: str) -> None:
+        """Stop working on it."""
+        self.ended_because = because
+        self.left_over = list(self.execution.requests_in_flight) if self.execution else []
+        if self.work is not None:
+            self.work.cancel()
+
+
+class Deliveries:
+    """The deliveries of one worker. `settled` counts those whose prompts wait for slots or have them."""
+
+    def __init__(
+        self,
+        app: Celery,
+        worker: str,
+        ledger: Ledger,
+        shards: ShardRoom,
+        bench: Bench,
+        on_free: Callable[[], None],
+    ) -> None:
+        self._app = app
+        self._worker = worker
+        self._ledger = ledger
+        self._shards = shards
+        self._bench = bench
+        self._on_free = on_free
+        self._background: set[asyncio.Task[None]] = set()
+        self.open: dict[str, OpenBatch] = {}
+        self.settled = 0
+        self.completed = 0
+        self.failed = 0
+        self.draining = False
+        self.engine_info: EngineInfo | None = None
+
+    async def deliver(self, message: BatchMessage) -> str:
+        """Follow one message to its end.
+
+        Returns:
+            The name of the event that it ended in.
+        """
+        begun = time.monotonic()
+        event, fields = await self._deliver(message, begun)
+        log.info(event, run=message.run, batch=message.batch, wall_s=round(time.monotonic() - begun, 2), **fields)
+        return event
+
+    def hand_back_all(self, because: str) -> None:
+        """Put every open batch back into the queue now."""
+        for batch in list(self.open.values()):
+            batch.end(because)
+
+    def push_soon(self, run: str, batch: str) -> None:
+        """Push a batch's message again, without making the caller wait for the store or Redis."""
+        task = asyncio.create_task(self._push(run, batch))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _deliver(self, message: BatchMessage, begun: float) -> Ending:
+        if self.draining or not self._bench.health.serves:
+            await self._push(message.run, message.batch)
+            return "batch.put_back", {"because": "draining" if self.draining else "engine sick"}
+        claimed = await self._ledger.claim(message.run, message.batch)
+        if claimed.claim is None:
+            return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
+        batch = OpenBatch(message, claimed.claim, taken_at=begun)
+        self.open[batch.claim.token] = batch
+        try:
+            return await self._work_on(batch, claimed)
+        finally:
+            del self.open[batch.claim.token]
+            self._on_free()
+
+    async def _work_on(self, batch: OpenBatch, claimed: Claimed) -> Ending:
+        batch.work = asyncio.create_task(self._complete(batch, claimed))
+        attempt: dict[str, object] = {"attempt": batch.claim.attempt}
+        try:
+            return "batch.completed", {**attempt, **await batch.work}
+        except asyncio.CancelledError:
+            await self._bench.engine.abort(batch.left_over if self._bench.health.serves else [])
+            if batch.ended_because == LOST:
+                return "batch.lost", attempt
+            await self._give_back(batch)
+            if not batch.ended_because:  # the job itself was terminated
+                raise
+            return "batch.handed_back", {**attempt, "because": batch.ended_because}
+        except Permanent as error:
+            return await self._park(batch, error)
+        except Exception as error:
+            if batch.claim.attempt >= MAX_ATTEMPTS:
+                return await self._park(batch, error)
+            log.exception("batch.error", run=batch.claim.run, batch=batch.claim.batch, **attempt)
+            await asyncio.sleep(min(LONGEST_PAUSE_S, 2.0**batch.claim.attempt))
+            await self._give_back(batch)
+            return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
+
+    async def _complete(self, batch: OpenBatch, claimed: Claimed) -> dict[str, object]:
+        message, claim, kept = batch.message, batch.claim, claimed.kept or {}
+        manifest = await self._shards.manifest(message.run)
+        prompts = await self._shards.prompts(message)
+        batch.execution = BatchExecution(
+            self._bench, manifest.sampling, self._origin(claim), keep=lambda outcome: self._ledger.checkpoint(claim, outcome)
+        )
+        with self._settling(batch):
+            outcomes = await batch.execution.run(prompts, kept)
+        stored = await self._shards.write(claim.run, claim.batch, outcomes)
+        _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
+        self.completed += stored.counts.completed
+        self.failed += stored.counts.failed
+        if status == "complete":
+            log.info("run.complete", run=claim.run)
+        told = {"prompts": len(prompts), "failed": stored.counts.failed, "resumed": len(kept)}
+        return {**told, "completion_tokens": stored.counts.completion_tokens}
+
+    def _origin(self, claim: Claim) -> Provenance:
+        info = self.engine_info
+        return Provenance(
+            worker=self._worker,
+            engine_version=info.version if info else None,
+            model=info.model if info else None,
+            attempt=claim.attempt,
+        )
+
+    @contextmanager
+    def _settling(self, batch: OpenBatch) -> Iterator[None]:
+        """The prompts of a batch wait for slots: it is no longer on its way, so the next may be taken when they run low."""
+        self.settled += 1
+        self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)
+        try:
+            yield
+        finally:
+            self.settled -= 1
+
+    async def _park(self, batch: OpenBatch, cause: BaseException) -> Ending:
+        told = str(cause)[:CAUSE_LENGTH]
+        await self._ledger.release(batch.claim, parked_because=told)
+        return "batch.dead_lettered", {"attempt": batch.claim.attempt, "cause": told}
+
+    async def _give_back(self, batch: OpenBatch) -> None:
+        if await self._ledger.release(batch.claim):
+            await self._push(batch.claim.run, batch.claim.batch)
+
+    async def _push(self, run: str, batch: str) -> None:
+        try:
+            message, priority = await self._shards.message(run, batch)
+            await asyncio.to_thread(push, self._app, message, priority, recovered=True)
+        except (FleetError, OperationalError) as error:  # the sweep finds a batch without a message
+            log.warning("push.failed", run=run, batch=batch, cause=str(error), next="the sweep pushes it")
