@@ -1,4 +1,4 @@
-"""S3 servers without conditional writes: told at the start, then written after a check. The server is the least that boto3 needs."""
+"""S3 servers without conditional writes: told at the start, then written after a check. The server is as small as can be."""
 
 import threading
 from collections.abc import Iterator
