@@ -70,7 +70,7 @@ class FileStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects below a prefix, by key."""
         with self._told("list", prefix):
-            base = self._path(prefix) if prefix.endswith("/") else self._path(prefix).parent
+            base = self._path(prefix.rpartition("/")[0])
             found = []
             for folder, subfolders, names in os.walk(base):
                 subfolders[:] = [name for name in subfolders if name not in _HIDDEN]

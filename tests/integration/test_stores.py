@@ -89,6 +89,18 @@ def test_list_is_sorted_complete_and_bound_to_its_prefix(store: ObjectStore) -> 
     assert all(info.size_bytes == 1 for info in store.list("runs/"))
 
 
+def test_list_of_a_prefix_that_is_part_of_a_name_and_of_everything(store: ObjectStore) -> None:
+    for key in ("a/one", "a/other", "b"):
+        store.put(key, b"x")
+    assert [info.key for info in store.list("a/o")] == ["a/one", "a/other"]
+    assert [info.key for info in store.list("")] == ["a/one", "a/other", "b"]
+
+
+def test_an_empty_store_lists_nothing_of_its_surroundings(tmp_path: Path) -> None:
+    (tmp_path / "beside").write_text("x")
+    assert list(opened(f"file://{tmp_path}/store").list("")) == []
+
+
 def test_deleted_is_gone(store: ObjectStore) -> None:
     store.put("k", b"x", {"m": "1"})
     store.delete("k")
