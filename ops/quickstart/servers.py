@@ -20,6 +20,7 @@ from ops.quickstart.processes import ChildProcess, free_port
 
 GRPC_OFFSET = 10_000
 """SeaweedFS opens a second port so far above each one that it is given."""
+PROBE_KEY = "is-the-server-ready"
 S3_MEMORY_LIMIT = "300MiB"
 """Without it the S3 server grows to 0.9 GB under load."""
 
@@ -101,18 +102,23 @@ class S3Access:
         }
 
     def answers(self) -> bool:
-        """Whether the bucket can be listed."""
+        """Whether an object can be written and read: a server that starts again lists a bucket before it finds the contents."""
+        client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name="us-east-1",
+            config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=2, signature_version="s3v4"),
+        )
         try:
-            boto3.session.Session().client(
-                "s3",
-                endpoint_url=self.endpoint,
-                aws_access_key_id=self.access_key,
-                aws_secret_access_key=self.secret_key,
-                region_name="us-east-1",
-                config=Config(retries={"total_max_attempts": 1}, connect_timeout=1, read_timeout=2, signature_version="s3v4"),
-            ).list_objects_v2(Bucket=self.bucket, MaxKeys=1)
+            client.put_object(Bucket=self.bucket, Key=PROBE_KEY, Body=b"ready")
+            client.get_object(Bucket=self.bucket, Key=PROBE_KEY)["Body"].read()
+            client.delete_object(Bucket=self.bucket, Key=PROBE_KEY)
         except (BotoCoreError, ClientError):
             return False
+        finally:
+            client.close()
         return True
 
 

@@ -118,6 +118,11 @@ def test_s3_listens_on_the_loopback_only_and_makes_no_bucket_by_itself(s3: tuple
         s3_client(access).put_object(Bucket="another", Key="k", Body=b"")
 
 
+def test_s3_is_ready_with_an_empty_bucket(s3: tuple[ChildProcess, S3Access]) -> None:
+    _, access = s3
+    assert s3_client(access).list_objects_v2(Bucket=access.bucket)["KeyCount"] == 0
+
+
 def test_s3_refuses_a_wrong_secret(s3: tuple[ChildProcess, S3Access]) -> None:
     _, access = s3
     wrong = S3Access(access.endpoint, access.bucket, access.access_key, "not-the-secret")
