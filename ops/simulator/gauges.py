@@ -113,7 +113,7 @@ def metrics(engine: SimulatedEngine) -> str:
     family("prompt_tokens_total", "counter", (counted, engine.prompt_tokens_total))
     family("generation_tokens_total", "counter", (counted, engine.completion_tokens_total))
     family("num_requests_total", "counter", (counted, engine.finished))
-    family("num_aborted_requests_total", "counter", (counted, engine.aborted_total))
+    family("num_aborted_requests_total", "counter", (frontend, engine.aborted_total))
     family("num_running_reqs", "gauge", (scheduler, batch.running))
     family("num_queue_reqs", "gauge", (scheduler, batch.queued))
     family("gen_throughput", "gauge", (scheduler, batch.speed() * batch.running))

@@ -38,7 +38,7 @@ def native_ask(body: Json, version: str, context_length: int) -> Ask:
         raise Refused(400, native_error("Either text, input_ids or input_embeds should be provided."))
     if body.get("input_ids") == []:
         raise Refused(400, native_error("input_ids cannot be empty."))
-    problem = sampling_problem(sampling, "max_new_tokens")
+    problem = sampling_problem(sampling, "max_new_tokens", version)
     budget = sampling.get("max_new_tokens", DEFAULT_NATIVE_TOKENS)
     problem = problem or length_problem(prompt_tokens(body), budget, context_length)
     if problem:
@@ -48,7 +48,7 @@ def native_ask(body: Json, version: str, context_length: int) -> Ask:
     )
 
 
-def openai_ask(body: Json, context_length: int, *, chat: bool) -> Ask:
+def openai_ask(body: Json, version: str, context_length: int, *, chat: bool) -> Ask:
     """What an OpenAI route was asked.
 
     Raises:
@@ -67,7 +67,7 @@ def openai_ask(body: Json, context_length: int, *, chat: bool) -> Ask:
     budget = body.get("max_tokens", body.get("max_completion_tokens"))
     if budget is None:
         budget = NO_LIMIT if chat else DEFAULT_COMPLETION_TOKENS
-    problem = sampling_problem({**body, "max_new_tokens": budget}, "max_new_tokens")
+    problem = sampling_problem({**body, "max_new_tokens": budget}, "max_new_tokens", version)
     length = 0 if budget == NO_LIMIT else budget
     problem = problem or length_problem(prompt_tokens(body), length, context_length)
     if problem:
@@ -77,11 +77,12 @@ def openai_ask(body: Json, context_length: int, *, chat: bool) -> Ask:
     return Ask(str(body.get("rid") or uuid.uuid4().hex), body, budget, chat=chat, thinking=thinking)
 
 
-def sampling_problem(sampling: Json, budget_name: str) -> str | None:
+def sampling_problem(sampling: Json, budget_name: str, version: str) -> str | None:
     """SGLang's own sentence for a value out of range."""
     temperature, top_p, budget = sampling.get("temperature"), sampling.get("top_p"), sampling.get(budget_name)
     if temperature is not None and temperature < 0:
-        return f"temperature must be non-negative, got {temperature}."
+        wanted = "non-negative" if version == OLD else "a non-negative finite number"
+        return f"temperature must be {wanted}, got {temperature}."
     if top_p is not None and not 0 < top_p <= 1:
         return f"top_p must be in (0, 1], got {top_p}."
     if budget is not None and budget < 0:

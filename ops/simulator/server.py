@@ -42,7 +42,7 @@ class SimulatedServer:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_not_found])
         get, post = app.router.add_get, app.router.add_post
         for path, handler in self._reads().items():
             get(path, handler)
@@ -105,14 +105,14 @@ class SimulatedServer:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         def ask(body: Json) -> Ask:
-            return openai_ask(body, self.engine.options.context_length, chat=True)
+            return openai_ask(body, self.engine.options.version, self.engine.options.context_length, chat=True)
 
         options = self.engine.options
         return await self._serve(request, ask, lambda ask, done: wire.chat(done, options.version, named(ask)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         def ask(body: Json) -> Ask:
-            return openai_ask(body, self.engine.options.context_length, chat=False)
+            return openai_ask(body, self.engine.options.version, self.engine.options.context_length, chat=False)
 
         options = self.engine.options
         return await self._serve(request, ask, lambda ask, done: wire.completion(done, options.version, named(ask)))
@@ -281,6 +281,14 @@ class SimulatedServer:
     async def _clear_faults(self, _: web.Request) -> web.Response:
         self.engine.follow(FaultPlan())
         return answer(self.engine.plan)
+
+
+@web.middleware
+async def _not_found(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return answer({"detail": "Not Found"}, 404)
 
 
 def _outcomes(engine: SimulatedEngine) -> dict[str, int]:

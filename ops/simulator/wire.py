@@ -88,7 +88,7 @@ def native(done: Finished, version: str) -> Json:
     return {"text": done.text, "output_ids": done.output_ids, "meta_info": meta}
 
 
-def usage(done: Finished, version: str) -> Json:
+def usage(done: Finished, version: str, *, chat: bool) -> Json:
     """Token counts of the OpenAI routes."""
     count = len(done.output_ids)
     told: Json = {
@@ -99,7 +99,7 @@ def usage(done: Finished, version: str) -> Json:
         "reasoning_tokens": done.reasoning_tokens,
     }
     if version != OLD:
-        told["completion_tokens_details"] = {"reasoning_tokens": done.reasoning_tokens} if done.reasoning_tokens else None
+        told["completion_tokens_details"] = {"reasoning_tokens": done.reasoning_tokens} if chat else None
     return told
 
 
@@ -117,7 +117,7 @@ def _openai(done: Finished, version: str, model: str, kind: str, choice: Json) -
         "created": int(done.finished_at),
         "model": model,
         "choices": [choice],
-        "usage": usage(done, version),
+        "usage": usage(done, version, chat=kind == "chat.completion"),
         "metadata": metadata,
     }
 
