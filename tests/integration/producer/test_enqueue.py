@@ -315,7 +315,7 @@ def test_sampling_from_a_file_is_overridden_by_options(local: Place) -> None:
     local.told(local.source(3), "--sampling", str(path), "--temperature", "0.7", "--thinking", "on")
     sampling = local.manifest().sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.stop, sampling.thinking) == (9, 0.7, ("a",), True)
-    path.write_text("temprature = 1")
+    path.write_text("heat = 1")
     done = local.enqueue(local.source(3), "--sampling", str(path))
     assert done.returncode == 2
-    assert "unknown field temprature" in done.stderr
+    assert "unknown field heat" in done.stderr
