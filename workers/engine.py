@@ -4,8 +4,8 @@ Knows requests, answers, errors and gauges. Does not judge an answer (workers/qu
 (workers/retry.py). Recorded answers of both versions are kept in tests/golden/sglang.
 """
 
+import os
 import re
-import uuid
 from types import TracebackType
 from typing import Any, Self
 
@@ -125,7 +125,7 @@ _DECODED = re.compile(rb"^sglang:(?:realtime|generation)_tokens_total\{[^}]*\} (
 
 def new_request_id() -> str:
     """A fresh id for one try: all of one length, because the engine aborts by prefix and remembers refused ids."""
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class Engine:

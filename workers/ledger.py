@@ -25,7 +25,7 @@ from workers.contract.schema import Completion, ShardCounts
 
 REDIS_RETRY_FOR_S = 6 * 3600.0
 """A batch in hand waits so long for Redis; its answers would be lost otherwise."""
-COMPRESS_FROM_BYTES = 512
+COMPRESS_FROM_BYTES = 1024
 REAP_LIMIT = 500
 """Batches that one beat frees at most: a beat stays a short step for Redis."""
 
@@ -47,6 +47,7 @@ _WAITED_FOR = (
 _SCRIPTS = Path(__file__).parent / "lua"
 _COMPLETION = msgspec.json.Decoder(Completion)
 _ENCODER = msgspec.json.Encoder()
+_COMPRESSOR = zstandard.ZstdCompressor(level=1)  # one for all: making it costs more than using it
 
 Outcome = Literal["claimed", "held", "done", "paused", "cancelled", "unknown"]
 
@@ -96,7 +97,7 @@ class Beat:
 def pack(completion: Completion) -> bytes:
     """A completion as kept in Redis: JSON, compressed if that pays."""
     body = _ENCODER.encode(completion)
-    return body if len(body) < COMPRESS_FROM_BYTES else zstandard.ZstdCompressor(level=1).compress(body)
+    return body if len(body) < COMPRESS_FROM_BYTES else _COMPRESSOR.compress(body)
 
 
 def unpack(payload: bytes) -> Completion:

@@ -25,15 +25,15 @@ def slots_for(running_limit: int) -> int:
     return math.ceil(running_limit * BACKLOG)
 
 
-def low_water_mark(slots: int, starts_per_s: float = 0.0, reserve_s: float = 0.0) -> int:
+def low_water_mark(slots: int, ends_per_s: float = 0.0, reserve_s: float = 0.0) -> int:
     """Unstarted prompts at which the next batch is taken: those that start while it is being fetched (Little's law).
 
     Args:
         slots: Of the worker; also the most that is ever held ready.
-        starts_per_s: Prompts that got a slot, lately.
+        ends_per_s: Prompts that gave their slot to the next, lately.
         reserve_s: From a message to its prompts waiting for slots, lately.
     """
-    return min(slots, max(1, slots // LOW_WATER_SHARE, math.ceil(starts_per_s * reserve_s * RESERVE_MARGIN)))
+    return min(slots, max(1, slots // LOW_WATER_SHARE, math.ceil(ends_per_s * reserve_s * RESERVE_MARGIN)))
 
 
 class Slots:
@@ -44,10 +44,9 @@ class Slots:
         self.low_water = low_water_mark(limit)
         self.unstarted = 0
         self.in_flight = 0
-        self.started = 0
         self.finished = 0
         self._reserve_s = 0.0
-        self._starts_per_s = 0.0
+        self._ends_per_s = 0.0
         self._seen: tuple[float, int] = (time.monotonic(), 0)
         self.busy_slot_seconds = 0.0
         self._changed_at = time.monotonic()
@@ -63,15 +62,15 @@ class Slots:
         return self.unstarted <= self.low_water
 
     def batch_arrived(self, reserve_s: float) -> None:
-        """A batch's prompts wait for slots; learn from how long it took and how fast slots were taken meanwhile."""
+        """A batch's prompts wait for slots; learn from how long it took and how fast slots came free meanwhile."""
         self._asked = False
         now = time.monotonic()
-        since, started = self._seen
-        self._seen = (now, self.started)
+        since, finished = self._seen
+        self._seen = (now, self.finished)
         if now > since:
-            self._starts_per_s += SMOOTHING * ((self.started - started) / (now - since) - self._starts_per_s)
+            self._ends_per_s += SMOOTHING * ((self.finished - finished) / (now - since) - self._ends_per_s)
         self._reserve_s += SMOOTHING * (reserve_s - self._reserve_s)
-        self.low_water = low_water_mark(self.limit, self._starts_per_s, self._reserve_s)
+        self.low_water = low_water_mark(self.limit, self._ends_per_s, self._reserve_s)
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
@@ -87,7 +86,6 @@ class Slots:
                 self._asked = True
                 self._on_low_water()
         self._account(+1)
-        self.started += 1
         try:
             yield
         finally:
@@ -98,7 +96,7 @@ class Slots:
     def resize(self, limit: int) -> None:
         """Have so many slots from now on; slots that are too many end with their requests."""
         self.limit = limit
-        self.low_water = low_water_mark(limit, self._starts_per_s, self._reserve_s)
+        self.low_water = low_water_mark(limit, self._ends_per_s, self._reserve_s)
         self._wake()
 
     def stop_starting(self) -> None:

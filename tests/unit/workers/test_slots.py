@@ -11,13 +11,13 @@ def test_auto_adds_a_quarter_of_backlog(running_limit: int, slots: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slots", "starts_per_s", "reserve_s", "mark"),
+    ("slots", "ends_per_s", "reserve_s", "mark"),
     [(1, 0, 0, 1), (7, 0, 0, 1), (40, 0, 0, 2), (96, 0, 0, 6), (40, 8, 0.1, 2), (96, 1500, 0.01, 30), (96, 1500, 1.0, 96)],
 )
 def test_low_water_mark_bridges_the_fetch_of_a_batch_and_no_more(
-    slots: int, starts_per_s: float, reserve_s: float, mark: int
+    slots: int, ends_per_s: float, reserve_s: float, mark: int
 ) -> None:
-    assert low_water_mark(slots, starts_per_s, reserve_s) == mark
+    assert low_water_mark(slots, ends_per_s, reserve_s) == mark
 
 
 async def hold(slots: Slots, order: list[int], number: int, release: asyncio.Event) -> None:
