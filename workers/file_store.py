@@ -63,7 +63,7 @@ class FileStore:
                 return None
             try:
                 metadata = json.loads(self._meta_path(key).read_bytes())
-            except (FileNotFoundError, NotADirectoryError):
+            except (FileNotFoundError, NotADirectoryError, ValueError):
                 metadata = {}
             return ObjectInfo(key, size_bytes, metadata)
 
@@ -118,18 +118,20 @@ class FileStore:
 
     def _write(self, key: str, body: bytes, metadata: Mapping[str, str] | None) -> None:
         if metadata:  # before the body: an object that is there has its metadata
-            self._publish(self._scratched(json.dumps(dict(metadata)).encode()), self._meta_path(key))
+            # Not synced: metadata that a power loss takes is counted again from the rows.
+            self._publish(self._scratched(json.dumps(dict(metadata)).encode(), sync=False), self._meta_path(key))
         else:
             self._meta_path(key).unlink(missing_ok=True)
         self._publish(self._scratched(body), self._path(key))
 
-    def _scratched(self, body: bytes) -> Path:
+    def _scratched(self, body: bytes, *, sync: bool = True) -> Path:
         scratch = self._scratch()
         try:
             with scratch.open("wb") as file:
                 file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError:
             scratch.unlink(missing_ok=True)
             raise

@@ -101,6 +101,15 @@ def test_an_empty_store_lists_nothing_of_its_surroundings(tmp_path: Path) -> Non
     assert list(opened(f"file://{tmp_path}/store").list("")) == []
 
 
+def test_metadata_that_a_power_loss_took_is_none(tmp_path: Path) -> None:
+    store = opened(f"file://{tmp_path}")
+    store.put_new("k", b"x", {"m": "1"})
+    (tmp_path / ".meta" / "k.json").write_bytes(b"")
+    info = store.head("k")
+    assert info is not None
+    assert info.metadata == {}
+
+
 def test_deleted_is_gone(store: ObjectStore) -> None:
     store.put("k", b"x", {"m": "1"})
     store.delete("k")
