@@ -21,9 +21,10 @@ MAX_OPEN_BATCHES = 1024
 """Size of the pool: threads that each wait for one open batch. How many are open is decided by `workers/slots.py`."""
 
 _TRANSPORT = {
-    # A message is acknowledged as soon as it is accepted, so this only covers messages in a dying worker's hands.
-    "visibility_timeout": 60,
-    "unacked_restore_interval": 10,
+    # A message is acknowledged as soon as it is accepted, so this only covers messages in a dying worker's hands. The sweep
+    # counts these as waiting, so a long timeout would hide them from it.
+    "visibility_timeout": 10,
+    "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
     "socket_timeout": 10,  # without it a half-open connection blocks the consumer for ever (kombu 5.7)
     "socket_connect_timeout": 5,

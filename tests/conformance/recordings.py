@@ -1,37 +1,84 @@
-"""Recorded exchanges with the real SGLang, and the comparison of any server's answers with them.
+"""Recorded exchanges with the real SGLang, and the comparison of any answer with them.
 
-A recording holds the request and the answer. A server conforms if the same request gets the same status and an answer with
-every key of the recording, each of the same JSON type; a value that was null when recorded may be anything.
+A recording holds the request and the answer. An answer is alike if it has the recorded status, and every key of the recording
+with the same JSON type; what was null when recorded may be anything. Of an error the sentence counts too, but for its numbers.
 """
 
 import json
+import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "sglang"
 VERSIONS = ("0.5.11", "0.5.23")
-NULLABLE = frozenset({"cached_tokens_details"})
-"""Null or not by what the cache held when it was recorded."""
+NULLABLE = frozenset({"cached_tokens_details", "prompt_tokens_details"})
+"""Null or not by what the cache held, and whether the recorded server had --enable-cache-report."""
+DONE = b"[DONE]"
+_LONG_IDS = {"input_ids": [10 + place % 200 for place in range(3000)]} | {
+    "sampling_params": {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}
+}
+_LONG_CHAT = {
+    "model": "tiny-qwen3",
+    "messages": [{"role": "user", "content": "Hello, how are you? " * 700}],
+    "temperature": 0,
+    "max_tokens": 8,
+    "ignore_eos": True,
+}
+EXCERPTS = {
+    "err_prompt_too_long_generate": _LONG_IDS,
+    "err_prompt_too_long_generate_stream": _LONG_IDS | {"stream": True},
+    "err_prompt_too_long_chat": _LONG_CHAT,
+    "err_prompt_too_long_chat_stream": _LONG_CHAT | {"stream": True},
+}
+"""Requests of which the recording shows the beginning only, whole."""
+CONTENT_TYPES = {"err_content_type": "text/plain"}
 
 
 @dataclass(frozen=True)
-class Recording:
-    """One exchange. `request_body` is None where the recording shows an excerpt only."""
+class Reply:
+    """What a server answered."""
 
-    name: str
-    version: str
-    method: str
-    path: str
-    request_body: bytes | None
     status: int
+    content_type: str
     body: bytes
 
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def streamed(self) -> bool:
+        return self.content_type.startswith("text/event-stream")
+
+    @property
+    def events(self) -> list[bytes]:
+        """What follows each `data: ` of a stream."""
+        return [line.removeprefix(b"data: ") for line in self.body.splitlines() if line.startswith(b"data: ")]
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The events that are JSON."""
+        return [json.loads(event) for event in self.events if event != DONE]
+
+
+@dataclass(frozen=True)
+class Recording(Reply):
+    """One exchange."""
+
+    name: str
+    version: str
+    method: str
+    path: str
+    request_body: bytes
+
+    @property
+    def asked(self) -> Any:
+        """The request's JSON."""
+        return json.loads(self.request_body)
 
 
 def load(version: str, name: str) -> Recording:
@@ -40,34 +87,60 @@ def load(version: str, name: str) -> Recording:
     head, _, rest = text.partition("\n\n")
     asked = [line[2:] for line in head.splitlines() if line.startswith("> ") and not line.startswith("> note:")]
     method, path = asked[0].split(" ", 1)
-    body = "\n".join(asked[1:])
     answer_head, _, answer = rest.partition("\n\n")
+    headers = dict(line.lower().split(": ", 1) for line in answer_head.splitlines()[1:])
+    body = json.dumps(EXCERPTS[name]) if name in EXCERPTS else "\n".join(asked[1:])
     return Recording(
+        status=int(answer_head.split()[1]),
+        content_type=headers.get("content-type", ""),
+        body=answer.partition("\n\n# elapsed")[0].partition("\n# elapsed")[0].strip().encode(),
         name=name,
         version=version,
         method=method,
         path=path,
-        request_body=None if body.startswith("(") else body.encode() if body else b"",
-        status=int(answer_head.split()[1]),
-        body=answer.partition("\n\n# elapsed")[0].partition("\n# elapsed")[0].strip().encode(),
+        request_body=body.encode(),
     )
 
 
-def send(base_url: str, recording: Recording) -> tuple[int, bytes]:
-    """Ask a server what was asked when it was recorded."""
-    request = urllib.request.Request(base_url + recording.path, method=recording.method)
-    if recording.request_body:
-        request.data = recording.request_body
-        request.add_header("content-type", "application/json")
+def names(version: str) -> list[str]:
+    """All recordings of a version."""
+    return sorted(path.stem for path in (GOLDEN / version).glob("*.txt"))
+
+
+def send(base_url: str, recording: Recording, **instead: object) -> Reply:
+    """Ask a server what was asked when it was recorded, but for some fields."""
+    body = json.dumps(recording.asked | instead).encode() if instead else recording.request_body
+    request = urllib.request.Request(base_url + recording.path, body or None, method=recording.method)
+    if body:
+        request.add_header("content-type", CONTENT_TYPES.get(recording.name, "application/json"))
     try:
         with urllib.request.urlopen(request, timeout=30) as response:
-            return response.status, response.read()
+            return Reply(response.status, response.headers.get("content-type", ""), response.read())
     except urllib.error.HTTPError as error:
-        return error.code, error.read()
+        with error:
+            return Reply(error.code, error.headers.get("content-type", ""), error.read())
+
+
+def unlike(recorded: Reply, found: Reply) -> list[str]:
+    """In what a found answer differs from a recorded one; empty if it is alike."""
+    if found.status != recorded.status:
+        return [f"status {found.status}, recorded {recorded.status}: {found.body[:200]!r}"]
+    if found.streamed != recorded.streamed:
+        return [f"{found.content_type}, recorded {recorded.content_type}"]
+    if recorded.streamed:
+        return _unlike_stream(recorded, found)
+    try:
+        wanted = recorded.json
+    except ValueError:
+        return [] if found.body.strip() == recorded.body else [f"{found.body[:80]!r}, recorded {recorded.body[:80]!r}"]
+    try:
+        return differences(wanted, found.json) or list(_unlike_errors(wanted, found.json))
+    except ValueError:
+        return [f"not JSON: {found.body[:80]!r}"]
 
 
 def differences(recorded: Any, found: Any, where: str = "$") -> list[str]:
-    """What a found answer lacks, or has of another type, compared with a recorded one."""
+    """What a found value lacks, or has of another type, compared with a recorded one."""
     if recorded is None:
         return []
     if _kind(recorded) != _kind(found):
@@ -85,57 +158,42 @@ def differences(recorded: Any, found: Any, where: str = "$") -> list[str]:
     return []
 
 
+def _unlike_stream(recorded: Reply, found: Reply) -> list[str]:
+    """Each recorded kind of event came, and the end of the stream is the same."""
+    lines = [] if found.events[-1:] == recorded.events[-1:] else [f"ends with {found.events[-1:]}"]
+    for wanted in recorded.chunks:
+        told = [differences(wanted, chunk) or list(_unlike_errors(wanted, chunk)) for chunk in found.chunks]
+        if all(told):
+            nearest = min(told, key=len, default=["no event"])
+            lines.append(f"no event like {json.dumps(wanted)[:300]}; nearest: {nearest}")
+    return list(dict.fromkeys(lines))
+
+
+def _unlike_errors(recorded: Any, found: Any) -> Iterable[str]:
+    """In what two error bodies differ: kind, code, parameter, and the sentence but for its numbers."""
+    if not isinstance(recorded, dict) or not ("error" in recorded or recorded.get("object") == "error" or "detail" in recorded):
+        return
+    wanted, told = (_flat_error(body) for body in (recorded, found))
+    for name, value in wanted.items():
+        if _sentence(told.get(name)) != _sentence(value):
+            yield f"error's {name}: {told.get(name)!r}, recorded {value!r}"
+
+
+def _flat_error(body: dict[str, Any]) -> dict[str, Any]:
+    inner = body.get("error", body)
+    return inner if isinstance(inner, dict) else {"error": inner}
+
+
+def _sentence(value: object) -> object:
+    """Without numbers; of what Pydantic says, its words are its own and change with its version."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"\d+", "#", value.splitlines()[0] if "validation error" in value else value)
+
+
 def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
         return "number"
     return {str: "string", dict: "object", list: "array", type(None): "null"}[type(value)]
-
-
-REPLAYED = (
-    "server_info",
-    "model_info",
-    "v1_models",
-    "v1_models_id",
-    "v1_loads",
-    "generate_text",
-    "generate_input_ids",
-    "chat",
-    "chat_separate_reasoning_true",
-    "completions",
-    "err_bad_temperature_generate",
-    "err_bad_top_p_generate",
-    "err_unknown_sampling_param_generate",
-    "err_bad_temperature_chat",
-    "err_bad_top_p_chat",
-    "err_wrong_type_chat",
-    "err_max_tokens_negative_chat",
-    "err_max_tokens_zero_chat",
-    "err_malformed_json_generate",
-    "err_malformed_json_chat",
-    "err_missing_messages_chat",
-    "err_empty_messages_chat",
-    "err_no_input_generate",
-    "err_empty_input_ids",
-    "unknown_model_chat",
-    "unknown_model_completions",
-    "err_unknown_model_get",
-    "abort_unknown_rid",
-    "max_new_tokens_too_large_generate",
-    "max_tokens_too_large_chat",
-    "get_load",
-)
-"""What is asked again of a live server. Not among them: what would need a second request at the right moment."""
-
-
-def nonconformity(base_url: str, recording: Recording) -> list[str]:
-    """Ask a live server, and say in what it differs from the recording."""
-    status, body = send(base_url, recording)
-    if status != recording.status:
-        return [f"status {status}, recorded {recording.status}: {body[:200]!r}"]
-    try:
-        recorded = recording.json
-    except ValueError:
-        return [] if body.strip() == recording.body else [f"{body[:80]!r}, recorded {recording.body[:80]!r}"]
-    return differences(recorded, json.loads(body))
