@@ -4,16 +4,18 @@ import asyncio
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from ops.simulator.batching import ContinuousBatch
 from ops.simulator.faults import FaultPlan, Kind, Rule
-from ops.simulator.lengths import LOOP, LengthModel, prompt_digest, prompt_tokens
-from ops.simulator.wire import Finished, aborted
+from ops.simulator.lengths import LOOP, LengthModel, prompt_digest, prompt_tokens, words_until
+from ops.simulator.wire import ABORTED_IN_QUEUE, Finished, aborted
 
 KV_TOKENS_PER_SLOT = 8192
+END_OF_TEXT = 2
+"""Token id."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,17 @@ class RequestSeen(msgspec.Struct):
 
 @dataclass
 class Ask:
-    """A request as the engine sees it, whatever its route."""
+    """A request as the engine sees it, whatever its route. `matched` is what ends it before its budget does."""
 
     rid: str
     body: dict[str, Any]
     max_new_tokens: int
-    chat: bool
+    route: Literal["native", "chat", "completion"]
     thinking: bool
     digest: str = ""
     fault: Rule | None = None
     wanted: int = 0
+    matched: int | str | None = END_OF_TEXT
     seen: RequestSeen | None = None
     future: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -117,7 +120,7 @@ class SimulatedEngine:
             shown, ask.digest, self.tries[ask.digest], self.at_s - self._plan_since_s, self.options.lengths.seed
         )
         self.tries[ask.digest] += 1
-        ask.wanted = self.options.lengths.tokens(ask.digest)
+        self._choose_length(ask)
         ask.seen = RequestSeen(ask.rid, ask.digest, time.time())
         self.requests.append(ask.seen)
 
@@ -138,11 +141,12 @@ class SimulatedEngine:
         finally:
             self.asks.pop(ask.rid, None)
         if outcome != "finished":
-            count, message = int(outcome.split(":")[0]), outcome.split(":")[1]
-            return self._answer(ask, count, aborted(message), started_at)
-        reached = count == ask.wanted and count > 0
-        reason: dict[str, Any] = {"type": "stop", "matched": 2} if reached else {"type": "length", "length": count}
-        return self._answer(ask, count, reason, started_at)
+            decoded, message = outcome.split(":")
+            reason = aborted(message) if message == "Aborted" else ABORTED_IN_QUEUE
+            return self._answer(ask, int(decoded), reason, started_at)
+        if ask.matched is not None and count == ask.wanted:
+            return self._answer(ask, count, {"type": "stop", "matched": ask.matched}, started_at)
+        return self._answer(ask, count, {"type": "length", "length": count}, started_at)
 
     def abort(self, rid: str, everything: bool) -> None:
         """Abort all requests whose id begins so; an unknown id does nothing."""
@@ -170,29 +174,55 @@ class SimulatedEngine:
         self._schedule()
 
     def _answer(self, ask: Ask, count: int, reason: dict[str, Any], started_at: float) -> Finished:
-        words = self.options.lengths.words(ask.digest, count)
-        if ask.fault is not None and ask.fault.kind == "repetition":
-            words = [" " + LOOP[place % len(LOOP)] for place in range(count)]
-        thought = self._thought(ask, count)
-        answer = Finished(
-            rid=ask.rid,
-            text="".join(words[thought:]),
-            reasoning="".join(words[:thought]).strip() if thought else None,
-            output_ids=[100 + len(word) for word in words],
-            prompt_tokens=prompt_tokens(ask.body),
-            reasoning_tokens=thought,
-            reason=reason,
-            started_at=started_at,
-            finished_at=time.time(),
-        )
+        answer = self.decoded(ask, count, reason, started_at)
         self.finished += 1
         self.prompt_tokens_total += answer.prompt_tokens
         self.completion_tokens_total += count
         self.close(ask, reason["type"], count)
         return answer
 
+    def decoded(self, ask: Ask, count: int, reason: dict[str, Any], started_at: float) -> Finished:
+        """The first `count` tokens of an answer."""
+        words = self._words(ask, count)
+        thinking, content = self.split(ask, count)
+        text = "".join(content)
+        if reason["type"] == "stop" and isinstance(ask.matched, str):
+            text = text.partition(ask.matched)[0]
+        return Finished(
+            rid=ask.rid,
+            text=text,
+            reasoning="".join(thinking).strip() if thinking else None,
+            output_ids=[100 + len(word) for word in words],
+            prompt_tokens=0 if reason == ABORTED_IN_QUEUE else prompt_tokens(ask.body),
+            reasoning_tokens=self._thought(ask, count),
+            reason=reason,
+            started_at=started_at,
+            finished_at=time.time(),
+        )
+
+    def split(self, ask: Ask, count: int) -> tuple[list[str], list[str]]:
+        """The first `count` words, thinking and content apart if the request wants them so."""
+        words = self._words(ask, count)
+        thought = 0 if ask.body.get("separate_reasoning") is False else self._thought(ask, count)
+        return words[:thought], words[thought:]
+
+    def _words(self, ask: Ask, count: int) -> list[str]:
+        if ask.fault is not None and ask.fault.kind == "repetition":
+            return [" " + LOOP[place % len(LOOP)] for place in range(count)]
+        return self.options.lengths.words(ask.digest, count)
+
+    def _choose_length(self, ask: Ask) -> None:
+        sampling = ask.body if ask.route != "native" else ask.body.get("sampling_params") or {}
+        ask.wanted = self.options.lengths.tokens(ask.digest)
+        if sampling.get("ignore_eos"):
+            ask.wanted, ask.matched = max(1, self.options.context_length - prompt_tokens(ask.body)), None
+        stops = sampling.get("stop") or []
+        stops = [stops] if isinstance(stops, str) else stops
+        if stops and (found := words_until(self._words(ask, min(ask.wanted, ask.max_new_tokens)), stops)):
+            ask.wanted, ask.matched = found
+
     def _thought(self, ask: Ask, count: int) -> int:
-        if not (self.options.reasoning and ask.chat and ask.thinking):
+        if not (self.options.reasoning and ask.route == "chat" and ask.thinking):
             return 0
         if ask.fault is not None and ask.fault.kind == "cut_in_thinking":
             return count

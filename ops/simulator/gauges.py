@@ -1,5 +1,6 @@
 """What the simulated engine tells of itself: server_info, loads, metrics. Pure, from recorded answers with live values."""
 
+import os
 import time
 from copy import deepcopy
 from functools import cache
@@ -97,6 +98,7 @@ def metrics(engine: SimulatedEngine) -> str:
     scheduler = f'engine_type="unified",model_name="{options.model}",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
     frontend = f'engine_type="unified",model_name="{options.model}"'
     counted = frontend if options.version == OLD else f'engine_type="unified",is_streaming="false",model_name="{options.model}"'
+    one_process = scheduler.replace(",pp_rank", f',pid="{os.getpid()}",pp_rank')
     pool, used = kv_tokens(options), used_tokens(engine)
     lines: list[str] = []
 
@@ -123,7 +125,7 @@ def metrics(engine: SimulatedEngine) -> str:
     family("num_used_tokens", "gauge", (scheduler, used))
     family("kv_used_tokens", "gauge", (scheduler, used))
     family("kv_available_tokens", "gauge", (scheduler, pool - used))
-    family("num_retracted_reqs", "gauge", (scheduler, 0))
+    family("num_retracted_reqs", "gauge", (one_process, 0))
     family("spec_accept_length", "gauge", (scheduler, 0.0))
     family("spec_accept_rate", "gauge", (scheduler, 0.0))
     family("max_total_num_tokens", "gauge", (scheduler, pool))

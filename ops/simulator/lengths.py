@@ -3,7 +3,9 @@
 import hashlib
 import math
 import random
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 
@@ -38,6 +40,16 @@ class LengthModel:
         """`count` words, each standing for one token, with its leading space."""
         start = self.random(digest, "words").randrange(len(WORDS))
         return [" " + WORDS[(start + place) % len(WORDS)] for place in range(count)]
+
+
+def words_until(words: list[str], stops: list[str]) -> tuple[int, str] | None:
+    """How many words are decoded until their text holds one of `stops`, and which; None if none of them occurs."""
+    text = "".join(words)
+    ends = [(place + len(stop), stop) for stop in stops if stop and (place := text.find(stop)) >= 0]
+    if not ends:
+        return None
+    first, stop = min(ends)
+    return bisect_left(list(accumulate(map(len, words))), first) + 1, stop
 
 
 def digest_of(value: bytes) -> str:

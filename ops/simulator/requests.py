@@ -43,9 +43,8 @@ def native_ask(body: Json, version: str, context_length: int) -> Ask:
     problem = problem or length_problem(prompt_tokens(body), budget, context_length)
     if problem:
         raise Refused(400, native_error(problem))
-    return Ask(
-        str(body.get("rid") or uuid.uuid4().hex), body, NO_LIMIT if budget is None else budget, chat=False, thinking=False
-    )
+    budget = NO_LIMIT if budget is None else max(1, budget)  # the prefill yields a token, wanted or not
+    return Ask(_rid(body), body, budget, route="native", thinking=False)
 
 
 def openai_ask(body: Json, version: str, context_length: int, *, chat: bool) -> Ask:
@@ -67,14 +66,19 @@ def openai_ask(body: Json, version: str, context_length: int, *, chat: bool) -> 
     budget = body.get("max_tokens", body.get("max_completion_tokens"))
     if budget is None:
         budget = NO_LIMIT if chat else DEFAULT_COMPLETION_TOKENS
-    problem = sampling_problem({**body, "max_new_tokens": budget}, "max_new_tokens", version)
+    floats = {name: float(body[name]) for name in ("temperature", "top_p") if body.get(name) is not None}
+    problem = sampling_problem({**floats, "max_new_tokens": budget}, "max_new_tokens", version)
     length = 0 if budget == NO_LIMIT else budget
     problem = problem or length_problem(prompt_tokens(body), length, context_length)
     if problem:
         raise Refused(400, openai_error(problem))
     template = body.get("chat_template_kwargs") or {}
     thinking = template.get("enable_thinking") is not False
-    return Ask(str(body.get("rid") or uuid.uuid4().hex), body, budget, chat=chat, thinking=thinking)
+    return Ask(_rid(body), body, max(1, budget), route="chat" if chat else "completion", thinking=thinking)
+
+
+def _rid(body: Json) -> str:
+    return str(body.get("rid") or uuid.uuid4().hex)
 
 
 def sampling_problem(sampling: Json, budget_name: str, version: str) -> str | None:

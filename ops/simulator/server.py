@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ Shape = Callable[[Ask, wire.Finished], Json]
 
 STALL_S = 86_400.0
 STREAM_STEP_S = 0.05
+NATIVE = "/generate"
+EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+END_OF_STREAM = b"data: [DONE]\n\n"
 MAX_BODY_BYTES = 64 << 20
 _ENCODER = msgspec.json.Encoder()
 
@@ -42,12 +46,12 @@ class SimulatedServer:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_not_found])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_told_as_json])
         get, post = app.router.add_get, app.router.add_post
         for path, handler in self._reads().items():
             get(path, handler)
-        post("/generate", self._generate)
-        app.router.add_put("/generate", self._generate)
+        post(NATIVE, self._generate)
+        app.router.add_put(NATIVE, self._generate)
         post("/v1/chat/completions", self._chat)
         post("/v1/completions", self._completions)
         post("/abort_request", self._abort)
@@ -121,8 +125,13 @@ class SimulatedServer:
         engine = self.engine
         if engine.server_fault("slow_start"):
             return web.Response(status=503)
+        streamed = False
         try:
-            ask = parse(await _json_body(request))
+            if request.path != NATIVE and request.content_type != "application/json":
+                raise Refused(400, wire.unsupported_media_type())
+            body = await _json_body(request)
+            streamed = bool(body.get("stream"))
+            ask = parse(body)
             if ask.rid in engine.asks:
                 raise Refused(400, wire.native_error(f"Duplicate request ID detected: {ask.rid}"))
             if engine.full():
@@ -130,6 +139,9 @@ class SimulatedServer:
         except Refused as refused:
             if isinstance(refused.body, str):
                 return web.Response(text=refused.body, status=refused.status)
+            if request.path == NATIVE and streamed and isinstance(refused.body.get("error"), dict):
+                message = refused.body["error"]["message"]
+                return await _stream_of(request, wire.native_error_event(message, engine.options.version))
             return answer(refused.body, refused.status)
         engine.admit(ask)
         if ask.fault is not None:
@@ -138,7 +150,7 @@ class SimulatedServer:
                 engine.close(ask, ask.fault.kind, 0)
                 return early
         try:
-            if ask.body.get("stream"):
+            if streamed:
                 return await self._stream(request, ask, shape)
             done = await engine.generate(ask)
             return _spoilt(ask, shape(ask, done), engine.options.version)
@@ -174,42 +186,52 @@ class SimulatedServer:
 
     async def _stream(self, request: web.Request, ask: Ask, shape: Shape) -> web.StreamResponse:
         engine = self.engine
-        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(headers=EVENT_STREAM)
         await response.prepare(request)
         generating = asyncio.create_task(engine.generate(ask))
+        sent = 0
         try:
             while not generating.done():
                 await asyncio.wait([generating], timeout=STREAM_STEP_S)
                 count = engine.batch.decoded_of(ask.rid)
-                if not generating.done() and count:
-                    for event in self._partial(ask, count):
+                if not generating.done() and count > sent:
+                    for event in self._events(ask, sent, engine.decoded(ask, count, {"type": None}, time.time())):
                         await _send(response, event)
+                    sent = count
             done = await generating
         except asyncio.CancelledError:
             generating.cancel()
             raise
-        for event in self._last(ask, done, shape(ask, done)):
+        events = self._events(ask, sent, done) if ask.route != "native" else []
+        for event in events + self._last(ask, done, shape(ask, done)):
             await _send(response, event)
-        await response.write(b"data: [DONE]\n\n")
+        await response.write(END_OF_STREAM)
         return response
 
-    def _partial(self, ask: Ask, count: int) -> list[Json]:
-        words = self.engine.options.lengths.words(ask.digest, count)
-        if ask.chat:
-            return []
-        meta = {"id": ask.rid, "finish_reason": None, "completion_tokens": count}
-        return [{"text": "".join(words), "output_ids": [100 + len(word) for word in words], "meta_info": meta}]
+    def _events(self, ask: Ask, sent: int, done: wire.Finished) -> list[Json]:
+        """What is new since `sent` tokens; `/generate` repeats all."""
+        count, model = len(done.output_ids), named(ask)
+        if ask.route == "native":
+            return [wire.native_chunk(done, self.engine.options.version)]
+        before = self.engine.split(ask, sent)[1]
+        content = done.text[len("".join(before)) :]
+        if ask.route == "completion":
+            return [wire.completion_chunk(ask.rid, model, content, None)] if content else []
+        events = [] if sent else [wire.chat_chunk(ask.rid, model, _delta(role="assistant", content=""), None)]
+        if thinking := "".join(self.engine.split(ask, count)[0][sent:]):
+            events.append(wire.chat_chunk(ask.rid, model, _delta(reasoning_content=thinking), None))
+        if content:
+            events.append(wire.chat_chunk(ask.rid, model, _delta(content=content), None))
+        return events
 
     def _last(self, ask: Ask, done: wire.Finished, whole: Json) -> list[Json]:
-        if not ask.chat:
+        if ask.route == "native":
             return [whole]
         model = named(ask)
-        first: Json = {"reasoning_content": None, "role": "assistant", "content": ""}
-        events = [wire.chat_chunk(ask.rid, model, first, None)]
-        if done.reasoning:
-            events.append(wire.chat_chunk(ask.rid, model, {"reasoning_content": done.reasoning}, None))
-        events.append(wire.chat_chunk(ask.rid, model, {"reasoning_content": None, "content": done.text}, None))
-        events.append(wire.chat_chunk(ask.rid, model, {"reasoning_content": None}, done.reason))
+        if ask.route == "completion":
+            events = [wire.completion_chunk(ask.rid, model, "", done.reason)]
+        else:
+            events = [wire.chat_chunk(ask.rid, model, _delta(), done.reason)]
         if (ask.body.get("stream_options") or {}).get("include_usage"):
             events.append({**events[0], "choices": [], "usage": whole["usage"]})
         return events
@@ -283,12 +305,25 @@ class SimulatedServer:
         return answer(self.engine.plan)
 
 
+def _delta(**fields: str) -> Json:
+    return {"reasoning_content": None, **fields}
+
+
+async def _stream_of(request: web.Request, *events: Json) -> web.StreamResponse:
+    response = web.StreamResponse(headers=EVENT_STREAM)
+    await response.prepare(request)
+    for event in events:
+        await _send(response, event)
+    await response.write(END_OF_STREAM)
+    return response
+
+
 @web.middleware
-async def _not_found(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _told_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except web.HTTPNotFound:
-        return answer({"detail": "Not Found"}, 404)
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+        return answer({"detail": error.reason}, error.status)
 
 
 def _outcomes(engine: SimulatedEngine) -> dict[str, int]:

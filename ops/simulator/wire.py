@@ -35,6 +35,21 @@ SAMPLING_FIELDS = (
     "sampling_seed",
     "custom_params",
 )
+ABORTED_IN_QUEUE = {"type": "abort", "message": "Abort in waiting queue"}
+"""finish_reason of a request that was aborted before it ran; of such a one even the prompt's length is not told."""
+_ONLY_AT_THE_END = frozenset(
+    {
+        "weight_versions",
+        "e2e_latency",
+        "request_received_ts",
+        "api_server_dispatch_finish_ts",
+        "request_finished_ts",
+        "decode_throughput",
+        "inference_time",
+        "first_token_latency",
+        "response_sent_to_client_ts",
+    }
+)
 NEWER_SAMPLING_FIELDS = ("beam_width", "watermark", "choice")
 
 Json = dict[str, Any]
@@ -62,6 +77,8 @@ def sampling_fields(version: str) -> tuple[str, ...]:
 def native(done: Finished, version: str) -> Json:
     """Answer of `/generate`."""
     count = len(done.output_ids)
+    if done.reason == ABORTED_IN_QUEUE:
+        return _native_of_queued(done, version)
     meta: Json = {
         "id": done.rid,
         "finish_reason": done.reason,
@@ -88,7 +105,22 @@ def native(done: Finished, version: str) -> Json:
     return {"text": done.text, "output_ids": done.output_ids, "meta_info": meta}
 
 
-def usage(done: Finished, version: str, *, chat: bool) -> Json:
+def _native_of_queued(done: Finished, version: str) -> Json:
+    meta: Json = {"id": done.rid, "finish_reason": done.reason, "weight_version": "default"}
+    meta |= {"e2e_latency": done.finished_at - done.started_at, "completion_tokens": 0}
+    if version != OLD:
+        meta["weight_versions"] = [{"version": "default", "start": 0, "end": 0}]
+    return {"text": "", "output_ids": [], "meta_info": meta | {"response_sent_to_client_ts": done.finished_at}}
+
+
+def native_chunk(done: Finished, version: str) -> Json:
+    """One event of a streamed `/generate` before the last: all that was decoded so far."""
+    whole = native(done, version)
+    meta = {name: value for name, value in whole["meta_info"].items() if name not in _ONLY_AT_THE_END}
+    return whole | {"meta_info": meta | {"finish_reason": None}}
+
+
+def usage(done: Finished, version: str) -> Json:
     """Token counts of the OpenAI routes."""
     count = len(done.output_ids)
     told: Json = {
@@ -99,7 +131,7 @@ def usage(done: Finished, version: str, *, chat: bool) -> Json:
         "reasoning_tokens": done.reasoning_tokens,
     }
     if version != OLD:
-        told["completion_tokens_details"] = {"reasoning_tokens": done.reasoning_tokens} if chat else None
+        told["completion_tokens_details"] = {"reasoning_tokens": done.reasoning_tokens} if done.reasoning_tokens else None
     return told
 
 
@@ -117,7 +149,7 @@ def _openai(done: Finished, version: str, model: str, kind: str, choice: Json) -
         "created": int(done.finished_at),
         "model": model,
         "choices": [choice],
-        "usage": usage(done, version, chat=kind == "chat.completion"),
+        "usage": usage(done, version),
         "metadata": metadata,
     }
 
@@ -145,6 +177,27 @@ def chat_chunk(rid: str, model: str, delta: Json, finish: Json | None) -> Json:
     return {"id": rid, "object": "chat.completion.chunk", "created": int(time.time()), "model": model, "choices": [choice]}
 
 
+def completion_chunk(rid: str, model: str, text: str, finish: Json | None) -> Json:
+    """One event of a streamed completion."""
+    end = finish or {"type": None}
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": end["type"], "matched_stop": end.get("matched")}
+    told: Json = {"id": rid, "object": "text_completion", "created": int(time.time()), "model": model}
+    return told | {"choices": [choice], "usage": None}
+
+
+def native_error_event(message: str, version: str) -> Json:
+    """What a streamed `/generate` sends instead of status 400."""
+    more = {} if version == OLD else {"type": "invalid_request_error", "code": 400, "retryable": False}
+    return {"error": {"message": message, **more}}
+
+
+def unsupported_media_type() -> Json:
+    """400 of the OpenAI routes for anything that is not sent as JSON."""
+    problem = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only 'application/json' is allowed\", "
+    problem += "'type': 'value_error'}"
+    return openai_error(f"1 validation error:\n  {problem} [{problem}]", kind="Bad Request")
+
+
 def native_error(message: str) -> Json:
     """400 of `/generate`."""
     return {"error": {"message": message}}
@@ -156,5 +209,5 @@ def openai_error(message: str, code: int = 400, kind: str = "BadRequestError") -
 
 
 def aborted(message: str) -> Json:
-    """finish_reason of a request that was killed."""
+    """finish_reason of a running request that was killed."""
     return {"type": "abort", "message": message, "status_code": None, "err_type": None}

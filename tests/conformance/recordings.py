@@ -162,7 +162,8 @@ def _unlike_stream(recorded: Reply, found: Reply) -> list[str]:
     """Each recorded kind of event came, and the end of the stream is the same."""
     lines = [] if found.events[-1:] == recorded.events[-1:] else [f"ends with {found.events[-1:]}"]
     for wanted in recorded.chunks:
-        told = [differences(wanted, chunk) or list(_unlike_errors(wanted, chunk)) for chunk in found.chunks]
+        same_kind = [chunk for chunk in found.chunks if bool(chunk.get("choices")) == bool(wanted.get("choices"))]
+        told = [differences(wanted, chunk) or list(_unlike_errors(wanted, chunk)) for chunk in same_kind]
         if all(told):
             nearest = min(told, key=len, default=["no event"])
             lines.append(f"no event like {json.dumps(wanted)[:300]}; nearest: {nearest}")
