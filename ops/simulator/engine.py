@@ -149,7 +149,9 @@ class SimulatedEngine:
         return self._answer(ask, count, {"type": "length", "length": count}, started_at)
 
     def abort(self, rid: str, everything: bool) -> None:
-        """Abort all requests whose id begins so; an unknown id does nothing."""
+        """Abort a request and all whose ids begin with its id; what is no request's whole id does nothing."""
+        if not everything and rid not in self.asks:
+            return
         for name in [name for name in self.asks if everything or name.startswith(rid)]:
             self._end_early(name)
 

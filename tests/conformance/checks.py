@@ -10,6 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from typing import Any
 
 from ops.quickstart.processes import wait_until
@@ -252,10 +253,14 @@ class InFlight:
         self._thread.start()
 
     def _ask(self) -> None:
-        self.replies.append(send(self.base_url, self.recording, **self.instead))
+        try:
+            self.replies.append(send(self.base_url, self.recording, **self.instead))
+        except (OSError, HTTPException) as error:
+            self.replies.append(Reply(0, "", repr(error).encode()))
 
     def reply(self) -> Reply:
-        self._thread.join(PATIENCE_S)
+        """The answer; status 0 if the connection was lost."""
+        wait_until(lambda: bool(self.replies), PATIENCE_S, f"{self.recording.name} is answered")
         return self.replies[0]
 
 
@@ -286,13 +291,18 @@ def wait_for_load(base_url: str, running: int, waiting: int = 0) -> None:
     wait_until(reached, PATIENCE_S, f"{running} requests run and {waiting} wait at {base_url}")
 
 
-def aborted_while_running(base_url: str, recording: Recording) -> list[str]:
-    """An abort by the beginning of the id ends the request as it was recorded."""
-    asked = InFlight(base_url, recording)
-    wait_for_load(base_url, running=1)
+def wait_for_some_tokens(base_url: str) -> None:
     before = load_of(base_url)["num_used_tokens"]
-    wait_until(lambda: load_of(base_url)["num_used_tokens"] > before + SOME_TOKENS, PATIENCE_S, "it decodes")
-    abort(base_url, rid=recording.asked["rid"][:-1])
+    wait_until(lambda: load_of(base_url)["num_used_tokens"] > before + SOME_TOKENS, PATIENCE_S, f"{base_url} decodes")
+
+
+def aborted_while_running(base_url: str, recording: Recording) -> list[str]:
+    """An abort by the whole id ends the request as it was recorded; one by the beginning of the id does nothing."""
+    asked, rid = InFlight(base_url, recording), recording.asked["rid"]
+    wait_for_load(base_url, running=1)
+    for sent in (rid[:-1], rid):
+        wait_for_some_tokens(base_url)
+        abort(base_url, rid=sent)
     lines = aborted_as(recording, asked.reply())
     wait_for_load(base_url, running=0)
     return lines

@@ -33,7 +33,7 @@ def test_the_simulator_answers_as_recorded(simulator: Simulator, version: str, c
 
 
 @pytest.mark.parametrize("name", ABORTED)
-def test_an_abort_by_prefix_ends_a_running_request_as_recorded(simulator: Simulator, version: str, name: str) -> None:
+def test_an_abort_ends_a_running_request_as_recorded(simulator: Simulator, version: str, name: str) -> None:
     assert aborted_while_running(simulator(version, DENSE), load(version, name)) == []
 
 

@@ -1,5 +1,6 @@
 """The engine without time: at zero tokens per second it answers at once."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from ops.simulator.engine import EngineOptions, SimulatedEngine
 from ops.simulator.faults import FaultPlan, Rule
 from ops.simulator.lengths import LengthModel
 from ops.simulator.requests import native_ask, openai_ask
-from ops.simulator.wire import OLD, Finished
+from ops.simulator.wire import OLD, Finished, aborted
 
 USER = [{"role": "user", "content": "Hi"}]
 
@@ -99,3 +100,20 @@ async def test_what_was_asked_is_remembered_and_counted() -> None:
         await generate(on, max_new_tokens=5)
     assert [seen.outcome for seen in on.requests] == ["length"] * 3  # no more are kept
     assert (on.finished, on.completion_tokens_total, list(on.tries.values())) == (4, 20, [4])
+
+
+async def test_an_abort_takes_a_request_and_those_whose_ids_begin_with_its_id() -> None:
+    on = engine(tokens_per_s=0.001, max_running=8)
+    asks = {rid: native_ask({"text": rid, "rid": rid}, OLD, 2048) for rid in ("a", "a-1", "b-1", "b-2")}
+    tasks = {}
+    for rid, ask in asks.items():
+        on.admit(ask)
+        tasks[rid] = asyncio.create_task(on.generate(ask))
+    await asyncio.sleep(0)
+    on.abort("a", everything=False)
+    on.abort("b", everything=False)  # nobody's whole id
+    on.abort("", everything=False)
+    assert [(await tasks[rid]).reason["type"] for rid in ("a", "a-1")] == ["abort", "abort"]
+    assert sorted(on.asks) == ["b-1", "b-2"]
+    on.abort("", everything=True)
+    assert [(await tasks[rid]).reason for rid in ("b-1", "b-2")] == [aborted("Aborted")] * 2
