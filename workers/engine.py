@@ -60,8 +60,8 @@ class _FinishReason(msgspec.Struct):
 
 class _MetaInfo(msgspec.Struct):
     finish_reason: _FinishReason
-    prompt_tokens: int
     completion_tokens: int
+    prompt_tokens: int = 0  # left out when a request is aborted in the queue
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     spec_verify_ct: int | None = None
