@@ -1,13 +1,13 @@
 """Client of one SGLang server: the only place that knows its API and how 0.5.11 and 0.5.23 differ.
 
-Knows requests, answers, errors and gauges. Does not judge an answer (workers/quality.py) and does not try again
-(workers/retry.py). Recorded answers of both versions are kept in tests/golden/sglang.
+Knows requests, errors and gauges; how an answer is read is in workers/answers.py. Does not judge (workers/quality.py) and does
+not try again (workers/retry.py). Recorded answers of both versions are kept in tests/golden/sglang.
 """
 
 import os
 import re
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 import httpx
@@ -15,28 +15,15 @@ import msgspec
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from httpx_aiohttp import AiohttpTransport
 
+from workers.answers import Generated, InvalidAnswer, error_message, read_answer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
 from workers.contract.request import request_of
-from workers.contract.schema import Answer, Prompt, Sampling, Usage
+from workers.contract.schema import Prompt, Sampling
 
 KEEPALIVE_S = 4.0
 """Below the server's 5 s (`SGLANG_TIMEOUT_KEEP_ALIVE`): an idle connection is never reused while the server closes it."""
 PROBE_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 10.0
-MAX_MESSAGE = 500
-"""Characters of an engine's error message that are kept with a row."""
-
-
-class Generated(msgspec.Struct, frozen=True):
-    """One answer of the engine, as it came. `finish` is stop, length, abort, tool_calls, …"""
-
-    answer: Answer
-    finish: str | None
-    matched: str | int | None
-    usage: Usage
-    message: str | None = None
-    spec_verify_ct: int | None = None
-    retractions: int | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
@@ -46,61 +33,6 @@ class EngineInfo(msgspec.Struct, frozen=True):
     model: str
     running_limit: int | None
     context_length: int | None
-
-
-class InvalidAnswer(Exception):
-    """HTTP 200 with something that is not an answer; the text says what."""
-
-
-class _FinishReason(msgspec.Struct):
-    type: str
-    matched: object = None
-    message: str | None = None
-
-
-class _MetaInfo(msgspec.Struct):
-    finish_reason: _FinishReason
-    completion_tokens: int
-    prompt_tokens: int = 0  # left out when a request is aborted in the queue
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    spec_verify_ct: int | None = None
-    num_retractions: int | None = None
-    total_retractions: int | None = None  # 0.5.11's name
-
-
-class _GenerateReply(msgspec.Struct):
-    text: str
-    meta_info: _MetaInfo
-    output_ids: tuple[int, ...] | None = None
-
-
-class _Message(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: tuple[dict[str, Any], ...] | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Message
-    finish_reason: str | None
-    matched_stop: object = None
-
-
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _ChatUsage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
-class _ChatReply(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _ChatUsage
 
 
 class _InternalState(msgspec.Struct):
@@ -117,8 +49,6 @@ class _ServerInfo(msgspec.Struct):
     internal_states: list[_InternalState] = []
 
 
-_GENERATE = msgspec.json.Decoder(_GenerateReply)
-_CHAT = msgspec.json.Decoder(_ChatReply)
 _INFO = msgspec.json.Decoder(_ServerInfo)
 _DECODED = re.compile(rb"^sglang:(?:realtime|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
@@ -262,63 +192,6 @@ class Engine:
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
             raise EngineUnavailable(self.url, f"{status} {message}", kind="error")
         raise PromptRejected(asked, status, message)
-
-
-def read_answer(path: str, body: bytes) -> Generated:
-    """The answer in a reply with status 200.
-
-    Raises:
-        InvalidAnswer: An error body, half an answer, or something else; says what.
-    """
-    try:
-        return _from_chat(_CHAT.decode(body)) if path.startswith("/v1/chat") else _from_generate(_GENERATE.decode(body))
-    except msgspec.MsgspecError as error:
-        raise InvalidAnswer(f"{error}: {error_message(body)}") from error
-
-
-def _from_generate(reply: _GenerateReply) -> Generated:
-    meta = reply.meta_info
-    return Generated(
-        answer=Answer(content=reply.text, output_ids=reply.output_ids),
-        finish=meta.finish_reason.type,
-        matched=_matched(meta.finish_reason.matched),
-        message=meta.finish_reason.message,
-        usage=Usage(meta.prompt_tokens, meta.completion_tokens, meta.reasoning_tokens, meta.cached_tokens),
-        spec_verify_ct=meta.spec_verify_ct,
-        retractions=meta.num_retractions if meta.num_retractions is not None else meta.total_retractions,
-    )
-
-
-def _from_chat(reply: _ChatReply) -> Generated:
-    if not reply.choices:
-        raise InvalidAnswer("no choices")
-    choice, usage = reply.choices[0], reply.usage
-    message = choice.message
-    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
-    return Generated(
-        answer=Answer(message.content, message.reasoning_content, tool_calls=message.tool_calls or None),
-        finish=choice.finish_reason,
-        matched=_matched(choice.matched_stop),
-        usage=Usage(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens, cached),
-    )
-
-
-def _matched(value: object) -> str | int | None:
-    return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def error_message(body: bytes) -> str:
-    """The sentence in an error body, whichever of SGLang's shapes it has; never longer than `MAX_MESSAGE`."""
-    try:
-        found = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
-        return body[:MAX_MESSAGE].decode(errors="replace").strip()
-    if isinstance(found, dict):
-        inner = found.get("error", found)
-        message = inner.get("message") if isinstance(inner, dict) else inner
-        if isinstance(message, str):
-            return message[:MAX_MESSAGE]
-    return body[:MAX_MESSAGE].decode(errors="replace")
 
 
 def _retry_after_s(value: str | None) -> float | None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from workers.answers import Generated, InvalidAnswer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetError, PromptRejected
 from workers.contract.schema import Completion, Prompt, Provenance, Sampling
-from workers.engine import Engine, Generated, InvalidAnswer, new_request_id
+from workers.engine import Engine, new_request_id
 from workers.health import EngineHealth
 from workers.quality import ANOTHER_TRY_HELPS, Verdict, judge
 from workers.retry import BadAnswer, GiveUp, RetryPolicy, next_step

@@ -6,8 +6,8 @@ empty, aborted, nan and truncated_thinking fail, truncated is flagged.
 
 from dataclasses import dataclass
 
+from workers.answers import Generated
 from workers.contract.schema import Prompt
-from workers.engine import Generated
 
 NAN_MARK = "NaN happened"
 """What SGLang's guard writes as matched stop when a sampled token lies outside the vocabulary."""

@@ -19,7 +19,7 @@ from tests.conformance.checks import (
     thought,
 )
 from tests.conformance.recordings import DONE, VERSIONS, Recording, load, names, unlike
-from workers.engine import MAX_MESSAGE, Generated, InvalidAnswer, error_message, read_answer
+from workers.answers import MAX_MESSAGE, Generated, InvalidAnswer, error_message, read_answer
 
 SERVED = {check.name: check for check in CHECKS}
 ALL = [(version, name) for version in VERSIONS for name in names(version)]

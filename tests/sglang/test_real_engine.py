@@ -11,9 +11,10 @@ import pytest
 
 from tests.fleet.harness import FleetUnderTest
 from tests.sglang.conftest import RealEngine
+from workers.answers import Generated
 from workers.contract.errors import PromptRejected
 from workers.contract.schema import Prompt, Sampling
-from workers.engine import Engine, Generated, new_request_id
+from workers.engine import Engine, new_request_id
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

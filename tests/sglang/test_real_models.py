@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.sglang.conftest import RealEngine
+from workers.answers import Generated
 from workers.contract.schema import Prompt, Sampling
-from workers.engine import Engine, Generated, new_request_id
+from workers.engine import Engine, new_request_id
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 

@@ -8,9 +8,10 @@ import pytest
 from aiohttp import web
 
 from ops.quickstart.processes import free_port
+from workers.answers import InvalidAnswer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
 from workers.contract.schema import Prompt, Sampling
-from workers.engine import Engine, EngineInfo, InvalidAnswer, new_request_id
+from workers.engine import Engine, EngineInfo, new_request_id
 from workers.health import EngineHealth
 
 pytestmark = pytest.mark.integration

@@ -6,7 +6,7 @@ import pytest
 from ops.simulator import wire
 from ops.simulator.wire import OLD, VERSIONS, Finished
 from tests.conformance.recordings import differences, load
-from workers.engine import read_answer
+from workers.answers import read_answer
 
 
 def finished(**changes: Any) -> Finished:

@@ -1,9 +1,9 @@
 import msgspec
 import pytest
 
+from workers.answers import InvalidAnswer, error_message, read_answer
 from workers.contract.request import CHAT, GENERATE
 from workers.contract.schema import Prompt
-from workers.engine import InvalidAnswer, error_message, read_answer
 from workers.quality import Verdict, judge
 
 GOOD = (

@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
+from workers.answers import Generated
 from workers.contract.schema import Answer, Prompt, Usage
-from workers.engine import Generated
 from workers.quality import NAN_MARK, Verdict, judge
 
 CHAT = Prompt(id="a", row=0, messages=msgspec.Raw(b'[{"role":"user","content":"hi"}]'))
