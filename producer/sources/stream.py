@@ -8,8 +8,9 @@ from itertools import islice
 
 from producer.sources.ids import SeenIds
 from producer.sources.lines import Line, read_lines
+from producer.sources.openai_batch import ModelSeen
 from producer.sources.rejects import Reject, excerpt_of
-from producer.sources.rows import ModelSeen, parse_row, shape_of
+from producer.sources.rows import parse_row, shape_of
 from workers.contract.schema import Prompt
 
 ROWS_AT_A_TIME = 1000

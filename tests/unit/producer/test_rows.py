@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from producer.sources.lines import Line
+from producer.sources.openai_batch import ModelSeen
 from producer.sources.rejects import REJECT_REASONS, Reject
-from producer.sources.rows import ModelSeen, parse_row
+from producer.sources.rows import parse_row
 from workers.contract.schema import Prompt, Sampling
 
 CHAT = [{"role": "user", "content": "hi"}]
