@@ -18,6 +18,7 @@ from producer.manifests import find_manifest
 from producer.publish import Backpressure, done_batches, push_missing
 from producer.resume import resume_run
 from producer.run_lock import RunBusy, run_lock
+from producer.sources.lines import source_name
 from producer.sources.rejects import Reject
 from producer.sources.stream import SourceStream
 from producer.upload import REJECTS_SHOWN, Uploaded, upload
@@ -152,7 +153,12 @@ def _enqueue(
         client.hsetnx(keys.state, "status", "enqueueing")
         client.zadd(names.RUNS, {order.run: time.time()}, nx=True)
         watcher.stream(stream, "reading")
-        manifest, rejects = _create(order, store, stream, watcher)
+        try:
+            manifest, rejects = _create(order, store, stream, watcher)
+        except SourceUnreadable:  # there is no run, so nothing may say that one is being enqueued
+            client.delete(keys.state)
+            client.zrem(names.RUNS, order.run)
+            raise
     else:
         compare(order, manifest)
         watcher.stream(stream, "comparing")
@@ -184,7 +190,7 @@ def manifest_of(order: Order, stream: SourceStream, uploaded: Uploaded) -> Manif
     return Manifest(
         run=order.run,
         created_at=round(time.time(), 3),
-        sources=order.sources,
+        sources=tuple(map(source_name, order.sources)),
         source_sha256=stream.sha256,
         source_bytes=stream.bytes_read,
         accepted=stream.accepted,

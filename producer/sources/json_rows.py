@@ -10,6 +10,9 @@ from producer.sources.rejects import RejectedRow
 
 JsonObject = dict[str, Any]
 
+MAX_DEPTH = 200
+"""Deeper nesting is a mistake or an attack, and some reader further on, whose stack is fuller than ours, would fail on it."""
+
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -30,11 +33,13 @@ def decode_object(body: bytes) -> JsonObject:
     try:
         found = msgspec.json.decode(body)
     except RecursionError as error:
-        raise RejectedRow("broken_json", "nested too deep") from error
+        raise RejectedRow("broken_json", f"nested too deep, more than {MAX_DEPTH} levels") from error
     except msgspec.DecodeError as error:
         raise RejectedRow(*_diagnosis(body, error)) from error
     if not isinstance(found, dict):
         raise RejectedRow("not_an_object", f"it is a {type(found).__name__}")
+    if _nested_too_deep(found, body):
+        raise RejectedRow("broken_json", f"nested too deep, more than {MAX_DEPTH} levels")
     if b"\\u0000" in body and any("\0" in text for text in _texts(found)):
         raise RejectedRow("nul", "as \\u0000")
     return found
@@ -51,13 +56,23 @@ def _is_surrogate(body: bytes, start: int) -> bool:
 
 def _diagnosis(body: bytes, error: Exception) -> tuple[str, str]:
     try:
-        lenient = json.loads(body)
+        lenient = json.loads(body.decode())  # of bytes it would pass over a byte order mark
     except (ValueError, RecursionError):
         return "broken_json", str(error)
     for text in _texts(lenient):
         if any("\ud800" <= char <= "\udfff" for char in text):
             return "lone_surrogate", "an escape \\ud800 … \\udfff without its other half"
     return "broken_json", "a number that JSON does not have (NaN, Infinity or out of range)"
+
+
+def _nested_too_deep(found: JsonObject, body: bytes) -> bool:
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return False
+    level: list[Any] = [found]
+    for _ in range(MAX_DEPTH):
+        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
+        level = [child for child in children if isinstance(child, dict | list)]
+    return bool(level)
 
 
 def _texts(value: object) -> Iterator[str]:

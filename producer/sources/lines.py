@@ -5,11 +5,11 @@ Knows bytes and archives; knows nothing of JSON. A file that cannot be read as a
 
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import zstandard
@@ -20,6 +20,8 @@ from workers.contract.errors import SourceUnreadable
 MAX_LINE_BYTES = 16 << 20
 """No prompt of a context of millions of tokens is longer; a longer line is a mistake or an attack."""
 CHUNK_BYTES = 1 << 20
+PACKED_BYTES = 1 << 10
+"""Of zstd at a time: it may unpack to 32 thousand times as much at once."""
 HEAD_BYTES = 4096
 STDIN = "-"
 
@@ -58,12 +60,20 @@ def read_lines(sources: tuple[str, ...], max_line_bytes: int = MAX_LINE_BYTES) -
     Raises:
         SourceUnreadable: A source is missing, empty, damaged, or not text.
     """
+    if sources.count(STDIN) > 1:
+        raise SourceUnreadable(STDIN, "standard input can be read once; name it once")
     for source in sources:
         yield from _lines_of(source, max_line_bytes)
 
 
-def _lines_of(source: str, max_line_bytes: int) -> Iterator[Line]:
-    with _opened(source) as raw:
+def source_name(source: str) -> str:
+    """A path as text: names of files need not be Unicode, what is stored of them must be."""
+    return os.fsencode(source).decode(errors="backslashreplace")
+
+
+def _lines_of(path: str, max_line_bytes: int) -> Iterator[Line]:
+    source = source_name(path)
+    with _opened(path, source) as raw:
         found = False
         try:
             for line in _split(source, _unpacked(source, raw), max_line_bytes):
@@ -77,21 +87,20 @@ def _lines_of(source: str, max_line_bytes: int) -> Iterator[Line]:
         raise SourceUnreadable(source, "empty, or blank lines only")
 
 
-def _opened(source: str) -> "io.BufferedReader":
-    if source == STDIN:
-        return cast("io.BufferedReader", io.BufferedReader(cast("io.RawIOBase", sys.stdin.buffer), HEAD_BYTES * 4))
-    path = Path(source)
-    if path.is_dir():
-        raise SourceUnreadable(source, "a directory; name the files in it")
+def _opened(path: str, source: str) -> io.BufferedReader:
     try:
-        return path.open("rb")
+        file = sys.stdin.buffer if path == STDIN else io.BufferedReader(io.FileIO(path))
+    except IsADirectoryError as error:
+        raise SourceUnreadable(source, "a directory; name the files in it") from error
     except FileNotFoundError as error:
         raise SourceUnreadable(source, "no such file") from error
     except OSError as error:
         raise SourceUnreadable(source, f"cannot be opened ({error.strerror})") from error
+    # A pipe may give a byte at a time; a reader of a reader waits until there is enough to recognise what it is.
+    return io.BufferedReader(cast("io.RawIOBase", file), HEAD_BYTES * 4)
 
 
-def _unpacked(source: str, raw: "io.BufferedReader") -> Iterator[bytes]:
+def _unpacked(source: str, raw: io.BufferedReader) -> Iterator[bytes]:
     head = raw.peek(HEAD_BYTES)
     if head.startswith(b"\x1f\x8b"):
         return _checked(source, _chunks(cast("BinaryIO", gzip.GzipFile(fileobj=raw))))
@@ -105,18 +114,24 @@ def _chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _zstd_chunks(raw: "io.BufferedReader") -> Iterator[bytes]:
+def _zstd_chunks(raw: io.BufferedReader) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False)
     whole = True
-    while packed := raw.read(CHUNK_BYTES):
+    parts: list[bytes] = []
+    held = 0
+    while packed := raw.read(PACKED_BYTES):
         while packed:
             if decompressor.eof:
                 decompressor, whole = zstandard.ZstdDecompressor().decompressobj(read_across_frames=False), True
             whole = False
-            unpacked = decompressor.decompress(packed)
-            for start in range(0, len(unpacked), CHUNK_BYTES):
-                yield unpacked[start : start + CHUNK_BYTES]
+            parts.append(decompressor.decompress(packed))
+            held += len(parts[-1])
+            if held >= CHUNK_BYTES:
+                yield b"".join(parts)
+                parts, held = [], 0
             packed, whole = decompressor.unused_data, decompressor.eof
+    if held:
+        yield b"".join(parts)
     if not whole:
         raise EOFError("the last zstd frame has no end")
 

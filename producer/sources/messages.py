@@ -49,7 +49,7 @@ def _check_parts(where: str, parts: list[Any]) -> bool:
     said = False
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _UNSUPPORTED_PARTS:
+        if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
             raise RejectedRow("unsupported_part", f"{where} has a part of type {kind}")
         if kind != "text" or not isinstance(part.get("text"), str):
             raise RejectedRow("bad_message", f"{where} has a part that is no text")

@@ -68,7 +68,7 @@ def batch_content(fields: JsonObject, body: bytes, model: ModelSeen) -> Content:
         RejectedRow: It cannot be served; says why.
     """
     url, method = fields.get("url", CHAT_URL), fields.get("method", "POST")
-    if url not in {CHAT_URL, COMPLETIONS_URL}:
+    if not isinstance(url, str) or url not in {CHAT_URL, COMPLETIONS_URL}:
         raise RejectedRow("unsupported_endpoint", f"{str(url)[:80]}, served are {CHAT_URL} and {COMPLETIONS_URL}")
     if method != "POST":
         raise RejectedRow("unsupported_endpoint", f"method {str(method)[:20]}, expected POST")

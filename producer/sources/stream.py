@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
 from producer.sources.ids import SeenIds
 from producer.sources.lines import Line, read_lines
@@ -14,6 +13,7 @@ from producer.sources.rows import parse_row, shape_of
 from workers.contract.schema import Prompt
 
 ROWS_AT_A_TIME = 1000
+BYTES_AT_A_TIME = 8 << 20
 
 
 @dataclass
@@ -45,7 +45,7 @@ class SourceStream:
     def __iter__(self) -> Iterator[Prompt | Reject]:
         lines = read_lines(self.sources)
         with SeenIds() as seen:
-            while chunk := list(islice(lines, ROWS_AT_A_TIME)):
+            while chunk := _some(lines):
                 yield from self._unique(chunk, seen)
                 if self.accepted == self.limit:
                     return
@@ -74,3 +74,14 @@ class SourceStream:
         else:
             self.rejected += 1
             self.reasons[outcome.reason] += 1
+
+
+def _some(lines: Iterator[Line]) -> list[Line]:
+    some: list[Line] = []
+    held = 0
+    for line in lines:
+        some.append(line)
+        held += len(line.body)
+        if len(some) == ROWS_AT_A_TIME or held >= BYTES_AT_A_TIME:
+            break
+    return some

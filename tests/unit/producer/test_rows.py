@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from producer.sources.lines import Line
-from producer.sources.openai_batch import ModelSeen
+from producer.sources.openai_batch import _NEUTRAL, ModelSeen
 from producer.sources.rejects import REJECT_REASONS, Reject
 from producer.sources.rows import parse_row
-from workers.contract.schema import Prompt, Sampling
+from workers.contract.schema import Prompt, Sampling, decode_prompts, encode_shard
 
 CHAT = [{"role": "user", "content": "hi"}]
 
@@ -24,6 +24,10 @@ def accepted(row: object) -> Prompt:
     found = parsed(row)
     assert isinstance(found, Prompt), found
     return found
+
+
+def nested(depth: int) -> bytes:
+    return b'{"messages": [{"role": "user", "content": "x", "more": ' + b"[" * depth + b"]" * depth + b"}]}"
 
 
 def batch(body: dict[str, Any], **more: object) -> dict[str, object]:
@@ -78,6 +82,29 @@ def test_a_conversation_with_tool_calls_and_results_is_accepted() -> None:
     assert accepted({"id": "a", "messages": talk}).messages is not None
 
 
+def test_the_last_of_equal_keys_counts_as_in_every_json_reader() -> None:
+    assert accepted(b'{"id": 1, "text": "a", "text": "b", "id": 2}') == Prompt(2, 3, text="b")
+    found = accepted(b'{"id": 1, "messages": [], "messages": [{"role": "user", "content": "x", "content": "y"}]}')
+    assert bytes(found.messages or b"") == b'[{"role": "user", "content": "x", "content": "y"}]'
+
+
+def deeper(frames: int, prompt: Prompt) -> list[Prompt]:
+    return deeper(frames - 1, prompt) if frames else decode_prompts("k", encode_shard([prompt]))
+
+
+def test_a_row_nested_as_deep_as_is_accepted_can_be_read_from_a_full_stack() -> None:
+    assert len(deeper(500, accepted(nested(190)))) == 1
+
+
+@pytest.mark.parametrize("name", sorted(_NEUTRAL))
+def test_a_parameter_that_is_not_served_is_accepted_only_where_it_changes_nothing(name: str) -> None:
+    assert accepted(batch({"messages": CHAT, name: _NEUTRAL[name]})) == accepted(batch({"messages": CHAT}))
+    assert accepted(batch({"messages": CHAT, name: None})) == accepted(batch({"messages": CHAT}))
+    found = parsed(batch({"messages": CHAT, name: "other"}))
+    assert isinstance(found, Reject)
+    assert (found.reason, found.detail) == ("unsupported_parameter", name)
+
+
 def test_an_id_is_made_from_content_and_row() -> None:
     first, again = accepted({"text": "t"}), accepted({"text": "t"})
     other = accepted({"text": "u"})
@@ -89,11 +116,18 @@ REJECTED = [
     (b"{nonsense", "broken_json", "JSON is malformed"),
     (b'{"text": NaN}', "broken_json", "a number that JSON does not have"),
     (b'{"text": "t", "x": 1e999}', "broken_json", "a number that JSON does not have"),
-    (b"[" * 20_000 + b"]" * 20_000, "broken_json", "nested too deep"),
+    (b"\xef\xbb\xbf" + b'{"text": "t"}', "broken_json", "JSON is malformed: invalid character (byte 0)"),
+    (b"[" * 20_000 + b"]" * 20_000, "broken_json", "nested too deep, more than 200 levels"),
+    (nested(200), "broken_json", "nested too deep, more than 200 levels"),
+    (nested(950), "broken_json", "nested too deep, more than 200 levels"),
+    (b'{"id": ' + b"9" * 5000 + b', "text": "t"}', "broken_json", "Integer value out of range"),
     (b'{"text": "\xff"}', "invalid_utf8", "at byte 10"),
     (b'{"text": "\xed\xa0\x80"}', "lone_surrogate", "at byte 10"),
     (b'{"text": "a \\ud800 b"}', "lone_surrogate", "without its other half"),
     (b'{"messages": [{"role": "user", "content": "\\udfff"}]}', "lone_surrogate", "without its other half"),
+    (b'{"\\udc00": 1, "text": "t"}', "lone_surrogate", "without its other half"),
+    (b'{"text": "t", "\\u0000": 1}', "nul", "as \\u0000"),
+    (b'{"id": "a\\u0000", "text": "t"}', "nul", "as \\u0000"),
     (b'{"id": "\\ud800", "text": "t"}', "lone_surrogate", "without its other half"),
     (b'{"text": "a\\u0000b"}', "nul", "as \\u0000"),
     (b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "\\u0000"}]}]}', "nul", "as \\u0000"),
@@ -117,6 +151,10 @@ REJECTED = [
     ({"messages": []}, "empty_prompt", "messages is empty"),
     ({"messages": [{"role": "user", "content": " "}]}, "empty_prompt", "no message has any content"),
     ({"input_ids": []}, "empty_prompt", "input_ids is empty"),
+    ({"messages": [{"role": "user", "content": [{"type": []}]}]}, "bad_message", "message 0 has a part that is no text"),
+    ({"messages": [{"role": "user", "content": ["hi"]}]}, "bad_message", "message 0 has a part that is no text"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "bad_message", "a part that is no text"),
+    ({"messages": [{"role": ["user"], "content": "hi"}]}, "bad_message", "message 0 has no role"),
     ({"messages": ["hi"]}, "bad_message", "message 0 is a str"),
     ({"messages": [{"content": "hi"}]}, "bad_message", "message 0 has no role"),
     ({"messages": [{"role": "user"}]}, "bad_message", "message 0 (user) has no content"),
@@ -125,11 +163,34 @@ REJECTED = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported_part", "type image_url"),
     ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "unsupported_part", "type input_audio"),
     (batch({"input": "x"}, url="/v1/embeddings"), "unsupported_endpoint", "/v1/embeddings"),
+    (batch({"messages": CHAT}, url=[]), "unsupported_endpoint", "[], served are /v1/chat/completions and /v1/completions"),
+    (batch({"messages": CHAT}, url={}), "unsupported_endpoint", "{}, served are"),
+    (batch({"messages": CHAT}, method=["POST"]), "unsupported_endpoint", "method ['POST'], expected POST"),
     (batch({"messages": CHAT}, method="GET"), "unsupported_endpoint", "method GET"),
     (batch({"messages": CHAT, "n": 2}), "unsupported_parameter", "n"),
     (batch({"messages": CHAT, "logprobs": True}), "unsupported_parameter", "logprobs"),
     (batch({"messages": CHAT, "response_format": {"type": "json_object"}}), "unsupported_parameter", "response_format"),
-    ({"text": "t", "temperature": -1}, "bad_sampling", "temperature is -1.0, expected 0 or more"),
+    ({"messages": CHAT, "chat_template_kwargs": {"thinking": True}}, "unsupported_parameter", "chat_template_kwargs.thinking"),
+    (
+        batch({"messages": CHAT, "chat_template_kwargs": {"enable_thinking": True, "x": 1}}),
+        "unsupported_parameter",
+        "chat_template_kwargs.x",
+    ),
+    ({"messages": CHAT, "chat_template_kwargs": "x"}, "wrong_type", "chat_template_kwargs is a str, expected an object"),
+    (
+        {"messages": CHAT, "chat_template_kwargs": {"enable_thinking": "no"}},
+        "wrong_type",
+        "Expected bool | null, got str: thinking",
+    ),
+    ({"text": "t", "temperature": -1}, "bad_sampling", "temperature is -1.0, expected 0 or more, and finite"),
+    ({"text": "t", "seed": 1 << 63}, "bad_sampling", "seed is 9223372036854775808, expected an integer of 64 bits"),
+    ({"text": "t", "max_tokens": 1 << 31}, "bad_sampling", "max_tokens is 2147483648, expected at least 1, below 2^31"),
+    ({"text": "t", "top_k": 0}, "bad_sampling", "top_k is 0, expected -1, or at least 1"),
+    ({"text": "t", "min_p": 1.5}, "bad_sampling", "min_p is 1.5, expected 0 to 1"),
+    ({"text": "t", "presence_penalty": 3}, "bad_sampling", "presence_penalty is 3.0, expected -2 to 2"),
+    ({"text": "t", "frequency_penalty": -3}, "bad_sampling", "frequency_penalty is -3.0, expected -2 to 2"),
+    ({"text": "t", "repetition_penalty": 0}, "bad_sampling", "repetition_penalty is 0.0, expected above 0 and at most 2"),
+    ({"text": "t", "stop": [str(number) for number in range(65)]}, "bad_sampling", "expected at most 64 strings"),
     ({"text": "t", "top_p": 0}, "bad_sampling", "top_p is 0.0, expected above 0"),
     ({"text": "t", "max_tokens": 0}, "bad_sampling", "max_tokens is 0, expected at least 1"),
     ({"text": "t", "stop": ["a", ""]}, "bad_sampling", "none empty"),
@@ -164,7 +225,7 @@ def test_a_line_that_is_too_long_is_rejected_without_its_body() -> None:
 
 
 def test_every_reason_of_the_closed_list_is_provoked_somewhere() -> None:
-    provoked = {reason for _, reason, _ in REJECTED} | {"other_model", "duplicate_id"}  # the latter in test_stream
+    provoked = {reason for _, reason, _ in REJECTED} | {"other_model", "duplicate_id"}  # above, and in test_stream
     assert provoked == set(REJECT_REASONS)
 
 
