@@ -4,7 +4,7 @@ Knows the JSON of answers and errors; recorded ones of both versions are kept in
 (workers/quality.py) and sends nothing (workers/engine.py).
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -26,6 +26,10 @@ class Generated(msgspec.Struct, frozen=True):
     retractions: int | None = None
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+"""Tokens: a count beyond this range is a broken answer, and would break the counters."""
+
+
 class InvalidAnswer(Exception):
     """HTTP 200 with something that is not an answer; the text says what."""
 
@@ -38,10 +42,10 @@ class _FinishReason(msgspec.Struct):
 
 class _MetaInfo(msgspec.Struct):
     finish_reason: _FinishReason
-    completion_tokens: int
-    prompt_tokens: int = 0  # left out when a request is aborted in the queue
-    cached_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    completion_tokens: Count
+    prompt_tokens: Count = 0  # left out when a request is aborted in the queue
+    cached_tokens: Count | None = None
+    reasoning_tokens: Count | None = None
     spec_verify_ct: int | None = None
     num_retractions: int | None = None
     total_retractions: int | None = None  # 0.5.11's name
@@ -66,13 +70,13 @@ class _Choice(msgspec.Struct):
 
 
 class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class _ChatUsage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int | None = None
+    prompt_tokens: Count
+    completion_tokens: Count
+    reasoning_tokens: Count | None = None
     prompt_tokens_details: _PromptDetails | None = None
 
 
@@ -93,7 +97,7 @@ def read_answer(path: str, body: bytes) -> Generated:
     """
     try:
         return _from_chat(_CHAT.decode(body)) if path.startswith("/v1/chat") else _from_generate(_GENERATE.decode(body))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidAnswer(f"{error}: {error_message(body)}") from error
 
 
@@ -132,7 +136,7 @@ def error_message(body: bytes) -> str:
     """The sentence in an error body, whichever of SGLang's shapes it has; never longer than `MAX_MESSAGE`."""
     try:
         found = msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return body[:MAX_MESSAGE].decode(errors="replace").strip()
     if isinstance(found, dict):
         inner = found.get("error", found)

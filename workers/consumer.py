@@ -6,8 +6,10 @@ after every lost connection. The seam is the channel's `qos.can_consume`, which 
 
 import asyncio
 import gc
+import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import MethodType
 from typing import Any
@@ -17,7 +19,7 @@ from celery import bootsteps, signals
 from celery.worker import state
 
 from workers import celery as configuration
-from workers.contract.errors import FleetError, SettingsError
+from workers.contract.errors import EXIT_DONE, FleetError, SettingsError
 from workers.pool import LoopPool, wake_consumer
 from workers.runtime import Runtime
 
@@ -85,11 +87,16 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
                 await self._stop.wait()
         except FleetError as error:
             self._failure = error
+        except Exception as error:
+            log.exception("worker.broken")
+            self._failure = SettingsError("the worker", str(error), "a start without an error; the log above says where")
 
     def _on_signal(self, **_: Any) -> None:
         if self._runtime.draining:  # the second signal
             self._loop.call_soon_threadsafe(self._runtime.hand_back, "told twice to stop")
+            _end_within(DRAIN_SLACK_S)
             return
+        _end_within(self._own.drain_s + 2 * DRAIN_SLACK_S)
         self._runtime.draining = True
         log.info("worker.draining", for_s=self._own.drain_s)
         self._draining = asyncio.run_coroutine_threadsafe(self._runtime.drain(self._own.drain_s), self._loop)
@@ -107,9 +114,37 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         self._main.result(timeout=DRAIN_SLACK_S)
 
 
+def _end_within(limit_s: float) -> None:
+    """However Redis or the store hang: the process is gone by then, and its leases lapse."""
+
+    def end() -> None:
+        log.warning("worker.cut_off", after_s=limit_s, next="its leases lapse, and its batches run elsewhere")
+        os._exit(EXIT_DONE)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+
+
 def _ended(error: FleetError) -> SystemExit:
     sys.stderr.write(f"{error}\n")
     return SystemExit(error.exit_code)
+
+
+def _refusing_rubbish(channel: Any, read: Callable[..., bool]) -> Callable[..., bool]:
+    """Read a message; one that nobody can decode is dropped and told, for it would end this worker and the next ones too."""
+
+    def read_or_refuse(**options: Any) -> bool:
+        before = set(channel.qos._delivered)
+        try:
+            return read(**options)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            log.exception("message.refused", cause=f"{type(error).__name__}: {str(error)[:200]}", exc_info=False)
+            for tag in set(channel.qos._delivered) - before:
+                channel.basic_reject(tag, requeue=False)
+            return True
+
+    return read_or_refuse
 
 
 class ReserveOnDemand(bootsteps.StartStopStep):  # type: ignore[misc]  # ditto
@@ -128,3 +163,5 @@ class ReserveOnDemand(bootsteps.StartStopStep):  # type: ignore[misc]  # ditto
             return on_their_way <= 0 and runtime.wants_message and transport_allows()
 
         qos.can_consume = MethodType(can_consume, qos)
+        channel = consumer.task_consumer.channel
+        channel.handlers["BRPOP"] = _refusing_rubbish(channel, channel.handlers["BRPOP"])

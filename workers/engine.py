@@ -23,6 +23,8 @@ from workers.contract.schema import Prompt, Sampling
 KEEPALIVE_S = 4.0
 """Below the server's 5 s (`SGLANG_TIMEOUT_KEEP_ALIVE`): an idle connection is never reused while the server closes it."""
 PROBE_TIMEOUT_S = 5.0
+PROMPTS_FAULT = frozenset({400, 413, 422})
+"""What SGLang answers to a prompt that it will never take. Any other status (401, 404, 5xx, …) is the server's doing."""
 CONNECT_TIMEOUT_S = 10.0
 
 
@@ -189,7 +191,7 @@ class Engine:
         message = error_message(response.content)
         if status in {httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS}:
             raise EngineOverloaded(self.url, message, _retry_after_s(response.headers.get("retry-after")))
-        if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
+        if status not in PROMPTS_FAULT:
             raise EngineUnavailable(self.url, f"{status} {message}", kind="error")
         raise PromptRejected(asked, status, message)
 

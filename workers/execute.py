@@ -89,8 +89,8 @@ class BatchExecution:
                     )
                 except (PromptRejected, EngineOverloaded, EngineUnavailable, BadAnswer) as error:
                     failure: FleetError = error
-            if isinstance(failure, EngineUnavailable) and failure.kind in {"refused", "lost"}:
-                self._bench.health.suspect(failure)
+            if isinstance(failure, EngineUnavailable) and failure.kind != "timeout":
+                self._bench.health.suspect(failure)  # it is asked for a token before it gets more
             step = next_step(failure, tries, waited_s, self._bench.policy, self._bench.jitter)
             if isinstance(step, GiveUp):
                 return self._failed(index, prompt, step, failure, self._origin(request_id, tries, begun, clock() - tried_at))

@@ -4,6 +4,7 @@ Knows what a finished answer looks like. Which findings fail a prompt and which 
 empty, aborted, nan and truncated_thinking fail, truncated is flagged.
 """
 
+import unicodedata
 from dataclasses import dataclass
 
 from workers.answers import Generated
@@ -12,11 +13,12 @@ from workers.contract.schema import Prompt
 NAN_MARK = "NaN happened"
 """What SGLang's guard writes as matched stop when a sampled token lies outside the vocabulary."""
 
+FINISHED = frozenset({"stop", "length", "tool_calls", "function_call", "abort"})
 TRUNCATED = "truncated"
 FLAGS = (TRUNCATED,)
 """Quality flags, a closed list: a row that carries one is still `ok`."""
 
-ANOTHER_TRY_HELPS = frozenset({"aborted", "nan"})
+ANOTHER_TRY_HELPS = frozenset({"aborted", "nan", "invalid_response"})
 """The engine's accidents. An empty or truncated answer is the model's, and comes again at full price."""
 
 
@@ -27,6 +29,11 @@ class Verdict:
     reason: str | None = None
     message: str | None = None
     flags: tuple[str, ...] = ()
+
+
+def is_visible(text: str) -> bool:
+    """Whether a reader sees anything: spaces, control and format characters (zero-width ones) are nothing."""
+    return any(not char.isspace() and unicodedata.category(char) not in {"Cc", "Cf"} for char in text)
 
 
 def judge(prompt: Prompt, generated: Generated) -> Verdict:
@@ -40,8 +47,10 @@ def judge(prompt: Prompt, generated: Generated) -> Verdict:
         return Verdict("aborted", generated.message or "the engine aborted the request")
     if generated.matched == NAN_MARK:
         return Verdict("nan", "the engine sampled from NaN logits")
+    if generated.finish not in FINISHED:
+        return Verdict("invalid_response", f"finish reason {str(generated.finish)[:40]!r} is none that an answer has")
     answer = generated.answer
-    visible, reasoning = bool((answer.content or "").strip() or answer.tool_calls), answer.reasoning_content or ""
+    visible, reasoning = bool(is_visible(answer.content or "") or answer.tool_calls), answer.reasoning_content or ""
     spent = f"{generated.usage.completion_tokens} tokens"
     if generated.finish == "length":
         if prompt.messages is not None and reasoning and not visible:

@@ -68,9 +68,7 @@ def next_step(error: FleetError, tries: int, waited_s: float, policy: RetryPolic
     wait_s = backoff_s(tries, jitter)
     if isinstance(error, EngineOverloaded):
         wait_s = max(wait_s, error.retry_after_s or FIRST_BACKOFF_S)
-    if waited_s + wait_s > policy.retry_for_s:
-        return GiveUp(*_last_word(error))
-    return Retry(wait_s, counts)
+    return Retry(min(wait_s, policy.retry_for_s - waited_s), counts)
 
 
 def _last_word(error: FleetError) -> tuple[str, str]:

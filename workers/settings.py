@@ -5,6 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from workers.contract.errors import SettingsError
+from workers.contract.settings import check_url
+
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker needs to know about its engine and itself."""
@@ -16,7 +19,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     engine_api_key: Annotated[
-        str | None, Meta(title="ENGINE_API_KEY", description="sent as bearer token, if the server was started with --api-key")
+        str | None,
+        Meta(title="ENGINE_API_KEY", description="sent as bearer token, if the server was started with --api-key"),
     ] = None
     slots: Annotated[
         str,
@@ -54,3 +58,8 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def fixed_slots(self) -> int | None:
         """The number, or None for `auto`."""
         return None if self.slots == "auto" else int(self.slots)
+
+    def __post_init__(self) -> None:
+        check_url("ENGINE_URL", self.engine_url)
+        if self.engine_api_key is not None and not (self.engine_api_key.isascii() and self.engine_api_key.isprintable()):
+            raise SettingsError("ENGINE_API_KEY", "…", "printable ASCII characters, as an HTTP header can carry")

@@ -14,7 +14,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from workers.contract import layout
-from workers.contract.errors import ShardCorrupt, StoreUnavailable
+from workers.contract.errors import ShardCorrupt, StoreDenied, StoreUnavailable
 from workers.contract.schema import (
     BatchMessage,
     Completion,
@@ -128,7 +128,7 @@ class ShardRoom:
             )
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailable),
+            retry=retry_if_exception_type((StoreUnavailable, StoreDenied)),  # rights and credentials come back, too
             wait=wait_exponential_jitter(multiplier=0.5, max=15.0),
             stop=stop_after_delay(STORE_RETRY_FOR_S),
             before_sleep=told,

@@ -281,7 +281,7 @@ def _decode_lines(key: str, body: bytes, decoder: "msgspec.json.Decoder[T]") -> 
         # Not a stream reader: that one takes half a frame for a short one.
         text = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_SHARD_BYTES, allow_extra_data=False)
         yield from decoder.decode_lines(text)
-    except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError, RecursionError) as error:
         raise ShardCorrupt(key, str(error), "JSON lines in zstd") from error
 
 

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -33,7 +33,13 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     lease_s: Annotated[
-        float, Meta(title="FLEET_LEASE_S", description="a batch runs elsewhere when its worker is silent for so long", ge=1.0)
+        float,
+        Meta(
+            title="FLEET_LEASE_S",
+            description="a batch runs elsewhere when its worker is silent for so long",
+            ge=1.0,
+            le=86_400.0,
+        ),
     ] = 15.0
     lease_renewal_s: Annotated[
         float, Meta(title="FLEET_LEASE_RENEWAL_S", description="how often a worker renews its leases", ge=0.1)
@@ -61,6 +67,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "info"
 
     def __post_init__(self) -> None:
+        check_url("FLEET_BROKER", self.broker)
         if self.lease_renewal_s * 3 > self.lease_s:  # two renewals may fail before another worker may start the batch
             raise SettingsError(
                 "FLEET_LEASE_RENEWAL_S", self.lease_renewal_s, f"at most a third of FLEET_LEASE_S={self.lease_s}"
@@ -114,7 +121,7 @@ def read_settings(kind: type[S], environment: Mapping[str, str]) -> S:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, SettingsError):
             raise error.__cause__ from None
-        at_fault = next((row for row in rows if f"$.{row.field}" in str(error)), None)
+        at_fault = next((row for row in rows if str(error).endswith(f"$.{row.field}`")), None)
         if at_fault is None:
             raise
         expected = str(error).split(" - at ")[0].replace("`", "").removeprefix("Expected ")
@@ -123,9 +130,22 @@ def read_settings(kind: type[S], environment: Mapping[str, str]) -> S:
         ) from error
 
 
+def check_url(name: str, url: str) -> None:
+    """A host, and a port that exists if one is named.
+
+    Raises:
+        SettingsError: See there.
+    """
+    try:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:
+            raise ValueError("no host, or port 0")
+    except ValueError as error:
+        raise SettingsError(name, without_password(url), f"scheme://host:port ({error})") from error
+
+
 def without_password(url: str) -> str:
     """A URL fit for logs and messages: user and password are replaced by `***`."""
-    parts = urlsplit(url)
-    if "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rsplit("@", 1)[1]))
+    scheme, separator, rest = url.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}***@{host}" if at and credentials else url

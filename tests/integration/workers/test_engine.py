@@ -77,12 +77,20 @@ async def test_what_is_sent_names_the_budget_and_a_fresh_id() -> None:
     assert len(ids) == 2
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_refusal_is_the_prompts_fault(status: int) -> None:
     async with engine_that(always(status, json={"error": {"message": "The input (9 tokens) is too long"}})) as engine:
         with pytest.raises(PromptRejected) as caught:
             await generate(engine)
     assert (caught.value.status, caught.value.message) == (status, "The input (9 tokens) is too long")
+
+
+@pytest.mark.parametrize("status", [204, 302, 401, 403, 404, 405, 500, 502])
+async def test_any_other_status_is_the_engines_fault(status: int) -> None:
+    async with engine_that(always(status, body="no")) as engine:
+        with pytest.raises(EngineUnavailable, match=f"{status}") as caught:
+            await generate(engine)
+    assert caught.value.kind == "error"
 
 
 async def test_a_full_queue_is_overload_and_its_wish_is_kept() -> None:

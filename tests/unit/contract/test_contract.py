@@ -29,6 +29,7 @@ from workers.contract.schema import (
     decode_prompts,
 )
 from workers.contract.settings import FleetSettings, read_settings, without_password
+from workers.settings import WorkerSettings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "contract" / "v1"
 
@@ -222,6 +223,10 @@ ENVIRONMENT = {"FLEET_BROKER": "redis://h:6379/0", "FLEET_STORE": "s3://bucket/p
         ({"FLEET_LEASE_S": "0"}, "FLEET_LEASE_S is '0', expected float >= 1"),
         ({"FLEET_LEASE_S": "5"}, "FLEET_LEASE_RENEWAL_S is 3.0, expected at most a third of FLEET_LEASE_S=5.0"),
         ({"FLEET_LOG": "xml"}, "FLEET_LOG is 'xml'"),
+        ({"FLEET_LOG_LEVEL": "INFO"}, "FLEET_LOG_LEVEL is 'INFO'"),
+        ({"FLEET_LEASE_S": "inf"}, "FLEET_LEASE_S is 'inf', expected float <= 86400"),
+        ({"FLEET_BROKER": "redis://h:port/0"}, "FLEET_BROKER is 'redis://h:port/0', expected scheme://host:port"),
+        ({"FLEET_BROKER": "redis://[::1/0"}, "FLEET_BROKER is 'redis://[::1/0', expected scheme://host:port"),
     ],
 )
 def test_a_wrong_setting_names_itself_what_was_found_and_what_was_expected(changes: dict[str, str], sentence: str) -> None:
@@ -230,6 +235,27 @@ def test_a_wrong_setting_names_itself_what_was_found_and_what_was_expected(chang
     assert str(caught.value).startswith(sentence)
     assert caught.value.exit_code == 2
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"ENGINE_URL": "127.0.0.1:30000"}, "ENGINE_URL is '127.0.0.1:30000', expected str matching"),
+        ({"ENGINE_URL": "http://127.0.0.1:port"}, "ENGINE_URL is 'http://127.0.0.1:port', expected scheme://host:port"),
+        ({"ENGINE_URL": "http://[::1"}, "ENGINE_URL is 'http://[::1', expected scheme://host:port"),
+        ({"ENGINE_URL": "http://"}, "ENGINE_URL is 'http://', expected"),
+        ({"ENGINE_API_KEY": "ké"}, "ENGINE_API_KEY is '…', expected printable ASCII characters"),
+        ({"ENGINE_API_KEY": "a\nb"}, "ENGINE_API_KEY is '…', expected printable ASCII characters"),
+        ({"FLEET_SLOTS": "many"}, "FLEET_SLOTS is 'many', expected str matching"),
+        ({"FLEET_MAX_TRIES": "0"}, "FLEET_MAX_TRIES is '0', expected int >= 1"),
+    ],
+)
+def test_a_wrong_setting_of_a_worker_names_itself(changes: dict[str, str], sentence: str) -> None:
+    good = read_settings(WorkerSettings, {"ENGINE_URL": "http://127.0.0.1:30000", "ENGINE_API_KEY": "key"})
+    assert (good.slots, good.fixed_slots(), good.engine_api_key) == ("auto", None, "key")
+    with pytest.raises(SettingsError) as caught:
+        read_settings(WorkerSettings, {"ENGINE_URL": "http://127.0.0.1:30000"} | changes)
+    assert str(caught.value).startswith(sentence)
 
 
 def test_a_password_is_not_shown() -> None:

@@ -58,8 +58,11 @@ def test_retry_after_is_honoured() -> None:
     assert not step.counts
 
 
-def test_a_wait_past_the_time_limit_is_not_begun() -> None:
-    step = next_step(EngineOverloaded(URL, "full", 1000.0), 1, 0.0, POLICY, JITTER)
+@pytest.mark.parametrize("wish_s", [1000.0, float("inf")])
+def test_a_wish_beyond_the_time_limit_is_cut_to_what_is_left_and_then_ends(wish_s: float) -> None:
+    overloaded = EngineOverloaded(URL, "full", wish_s)
+    assert next_step(overloaded, 1, 100.0, POLICY, JITTER) == Retry(800.0, counts=False)
+    step = next_step(overloaded, 1, 900.0, POLICY, JITTER)
     assert isinstance(step, GiveUp)
     assert step.reason == "timeout"
 
