@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ class Place:
     def env(self) -> dict[str, str]:
         return {**os.environ, "FLEET_BROKER": self.redis_url, "FLEET_STORE": self.store_url}
 
-    @property
+    @cached_property
     def client(self) -> "redis.Redis":
         return redis.Redis.from_url(self.redis_url)
 
-    @property
+    @cached_property
     def store(self) -> ObjectStore:
         return open_store(FleetSettings(broker=self.redis_url, store=self.store_url))
 
@@ -75,6 +76,9 @@ class Place:
         body = self.store.get(layout.manifest(RUN))
         assert body is not None
         return decode_manifest("m", body)
+
+    def waiting(self) -> int:
+        return sum(int(self.client.llen(name)) for name in QUEUE_LISTS)
 
     def queued(self) -> list[str]:
         """Batches that have a message, in the order in which they are served."""
@@ -136,15 +140,31 @@ def test_a_run_is_enqueued_whole_and_again_changes_nothing(place: Place) -> None
     assert (state[b"total"], state[b"batches"], state[b"rejected"]) == (b"150", b"3", b"2")
 
 
-def test_another_order_under_the_same_name_is_refused_by_the_field(local: Place) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "field", "has"),
+    [
+        ("--temperature", "0.5", "temperature", "nothing"),
+        ("--max-tokens", "7", "max_tokens", "2048"),
+        ("--model", "m", "model", "nothing"),
+        ("--batch-size", "7", "batch_size", "64"),
+        ("--samples", "2", "samples", "1"),
+        ("--limit", "5", "limit", "nothing"),
+        ("--priority", "9", "priority", "4"),
+    ],
+)
+def test_another_order_under_the_same_name_is_refused_by_the_field(
+    local: Place, option: str, value: str, field: str, has: str
+) -> None:
     source = local.source(10)
     local.told(source)
-    done = local.enqueue(source, "--temperature", "0.5")
+    queued = local.queued()
+    done = local.enqueue(source, option, value)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1] == (
-        "run r exists with another temperature: this command says 0.5, the run has nothing; "
-        "use another --run, or the same temperature"
+        f"run r exists with another {field}: this command says {value}, the run has {has}; "
+        f"use another --run, or the same {field}"
     )
+    assert local.queued() == queued
 
 
 def test_another_source_under_the_same_name_is_refused(local: Place) -> None:
@@ -152,6 +172,41 @@ def test_another_source_under_the_same_name_is_refused(local: Place) -> None:
     done = local.enqueue(local.source(11, "other.jsonl"))
     assert done.returncode == 2
     assert "run r exists with another source: this command says 11 rows accepted, sha256 " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{}\n", "no row could be accepted (1 rejected, the first: {source} line 1: no_prompt (it has no fields))"),
+        ("\n", "empty, or blank lines only"),
+    ],
+)
+def test_a_source_without_any_row_leaves_nothing_behind(local: Place, content: str, sentence: str) -> None:
+    source = local.folder / "source"
+    source.write_text(content)
+    done = local.enqueue(source)
+    assert done.returncode == 2
+    assert done.stderr == f"{source}: {sentence.format(source=source)}; nothing was enqueued\n"
+    assert local.client.keys() == []
+    local.told(local.source(10))
+    local.assert_whole(10)
+
+
+def test_a_source_whose_name_is_not_unicode_is_enqueued(local: Place) -> None:
+    plain = local.source(3)
+    plain.write_text(plain.read_text() + "rubbish\n")
+    source = plain.rename(os.fsdecode(os.fsencode(local.folder) + b"/caf\xe9.jsonl"))
+    assert local.told(source)["rejected"] == 1
+    assert local.manifest().sources == (f"{local.folder}/caf\\xe9.jsonl",)
+    local.assert_whole(3)
+
+
+def test_standard_input_cannot_be_read_twice(local: Place) -> None:
+    done = local.enqueue("-", "--strict", stdin="{}")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "-: --strict reads the source twice, which standard input does not allow; give a file; nothing was enqueued\n",
+    )
 
 
 def test_strict_enqueues_nothing_if_a_row_is_rejected(local: Place) -> None:
@@ -223,37 +278,73 @@ def kill_when(place: Place, source: Path, condition: Callable[[], bool], *option
     place.client.delete(KEYS.enqueue)  # as after the half minute that a dead producer's lock lasts
 
 
-def test_killed_while_it_uploads_the_same_command_completes(place: Place) -> None:
-    source = place.source(1500)
-    options = ["--batch-size", "10"]
-    kill_when(place, source, lambda: place.store.head(layout.input_shard(RUN, "00000010")) is not None, *options)
+SHARDS = 40
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS // 2, SHARDS - 1])
+def test_killed_while_it_uploads_the_same_command_completes(place: Place, shards: int) -> None:
+    source = place.source(10 * SHARDS)
+    last = layout.input_shard(RUN, layout.batch_label(shards - 1))
+    kill_when(place, source, lambda: place.store.head(last) is not None, "--batch-size", "10")
     if place.store.get(layout.manifest(RUN)) is None:  # else it was faster than the kill
         assert place.queued() == []
-        assert place.told(source, *options)["pushed"] == 150
-    place.told(source, *options)
-    place.assert_whole(1500)
+    place.told(source, "--batch-size", "10")
+    place.assert_whole(10 * SHARDS)
 
 
-def test_killed_while_it_pushes_the_same_command_completes(local: Place) -> None:
-    source = local.source(3000)
-    kill_when(local, source, lambda: len(local.queued()) > 300, "--batch-size", "1")
+def test_what_is_left_when_killed_between_manifest_and_push_is_completed(place: Place) -> None:
+    source = place.source(100)
+    place.told(source, "--batch-size", "10")
+    place.client.delete(KEYS.pushed, *QUEUE_LISTS)
+    place.client.hset(KEYS.state, "status", "enqueueing")
+    assert place.told(source, "--batch-size", "10")["pushed"] == 10
+    place.assert_whole(100)
+
+
+def test_what_is_left_when_killed_between_push_and_its_note_is_pushed_again_rather_than_lost(local: Place) -> None:
+    source = local.source(100)
+    local.told(source, "--batch-size", "10")
+    for number in range(4, 10):
+        local.client.setbit(KEYS.pushed, number, 0)
+    local.client.hset(KEYS.state, "status", "enqueueing")
+    assert local.told(source, "--batch-size", "10")["pushed"] == 6
+    local.assert_whole(100)
+
+
+@pytest.mark.parametrize("pushed", [1, 700, 1400])
+def test_killed_while_it_pushes_the_same_command_completes(local: Place, pushed: int) -> None:
+    source = local.source(2000)
+    kill_when(local, source, lambda: local.waiting() >= pushed, "--batch-size", "1")
     told = local.told(source, "--batch-size", "1")
-    assert 0 < told["pushed"] <= 3000
-    local.assert_whole(3000)
+    assert 0 <= told["pushed"] <= 2000
+    local.assert_whole(2000)
 
 
-def test_shards_of_an_interrupted_other_order_are_replaced_and_removed(local: Place) -> None:
-    kill_when(
-        local,
-        local.source(3000),
-        lambda: local.store.head(layout.input_shard(RUN, "00000050")) is not None,
-        "--batch-size",
-        "4",
-    )
-    if local.store.get(layout.manifest(RUN)) is not None:
-        pytest.skip("it was done before it could be killed")
-    local.told(local.source(30, "other.jsonl"), "--batch-size", "8")
-    local.assert_whole(30)
+def test_killed_twice_the_third_command_completes(local: Place) -> None:
+    source = local.source(1000)
+    kill_when(local, source, lambda: local.store.head(layout.input_shard(RUN, "00000100")) is not None, "--batch-size", "1")
+    kill_when(local, source, lambda: local.waiting() > 0, "--batch-size", "1")
+    local.told(source, "--batch-size", "1")
+    local.assert_whole(1000)
+
+
+def test_shards_of_an_interrupted_other_order_are_replaced_and_removed(place: Place) -> None:
+    """Written as an interrupted enqueue leaves them: some equal, some different, some beyond the end, and its rejects."""
+    source = place.source(30)
+    place.told(source, "--batch-size", "8")
+    equal = place.store.get(layout.input_shard(RUN, "00000001"))
+    assert equal is not None
+    for info in list(place.store.list("")):
+        place.store.delete(info.key)
+    place.client.flushall()
+    place.store.put(layout.input_shard(RUN, "00000001"), equal)
+    for number in (0, 3, 4, 5, 70):
+        place.store.put(layout.input_shard(RUN, layout.batch_label(number)), b"of another order")
+    place.store.put(layout.rejected(RUN), b"of another order")
+    assert place.told(source, "--batch-size", "8")["pushed"] == 4
+    place.assert_whole(30)
+    assert place.store.get(layout.rejected(RUN)) is None
+    assert place.store.get(layout.input_shard(RUN, "00000001")) == equal
 
 
 def test_after_flushall_the_same_command_rebuilds_and_pushes_everything(local: Place) -> None:
@@ -277,36 +368,39 @@ def test_two_at_once_push_each_batch_once(local: Place) -> None:
     local.assert_whole(2000)
 
 
-def test_no_redis_is_exit_3_and_no_store_exit_4(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = local.source(3)
+def test_no_redis_is_exit_3(local: Place) -> None:
     port = free_port()
     down = Place(f"redis://user:secret@127.0.0.1:{port}/0", local.store_url, local.folder)
-    done = down.enqueue(source)
-    assert done.returncode == 3
-    assert f"broker redis://***@127.0.0.1:{port}/0: " in done.stderr
-    assert "is Redis up, and does FLEET_BROKER name it?" in done.stderr
+    done = down.enqueue(local.source(3))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"broker redis://***@127.0.0.1:{port}/0: Error 111 connecting to 127.0.0.1:{port}. Connection refused.; "
+        "is Redis up, and does FLEET_BROKER name it?"
+    )
     assert "secret" not in done.stderr
+
+
+def test_no_folder_is_exit_4(local: Place) -> None:
     (local.folder / "file").write_text("x")
     broken = Place(local.redis_url, f"file://{local.folder}/file/store", local.folder)
-    done = broken.enqueue(source)
-    assert done.returncode == 4
-    assert "check FLEET_STORE and AWS_ENDPOINT_URL" in done.stderr
+    done = broken.enqueue(local.source(3))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-1] == (
+        f"store file://{local.folder}/file/store: write runs/r/inputs/00000000.jsonl.zst: Not a directory; "
+        "check FLEET_STORE and AWS_ENDPOINT_URL"
+    )
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--top-p", "1.5"], "top_p is 1.5, expected above 0 and at most 1"),
-        (["--max-tokens", "0"], "max_tokens is 0, expected at least 1"),
-        (["--samples", "0"], "0 is not in the range"),
-        (["--priority", "10"], "10 is not in the range"),
-        (["--run", "../up"], "expected up to 64 letters, digits, dots, dashes and underscores"),
-    ],
-)
-def test_a_wrong_option_is_exit_2_and_named(local: Place, options: list[str], words: str) -> None:
-    done = local.enqueue(local.source(1), *options)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_no_s3_server_is_exit_4(redis_url: str, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    place = Place(redis_url, s3_url, tmp_path)
+    done = place.enqueue(place.source(3))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.splitlines()[-1] == (
+        f'store {s3_url}: read runs/r/manifest.json: Could not connect to the endpoint URL: "{endpoint}/'
+        f'{s3_url.removeprefix("s3://")}/runs/r/manifest.json"; check FLEET_STORE and AWS_ENDPOINT_URL'
+    )
 
 
 def test_sampling_from_a_file_is_overridden_by_options(local: Place) -> None:
