@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import redis
 import structlog
@@ -17,7 +17,7 @@ import structlog
 from producer.manifests import find_manifest
 from producer.publish import Backpressure, done_batches, push_missing
 from producer.resume import resume_run
-from producer.run_lock import RunBusy, run_lock
+from producer.run_lock import RunBusy, RunLock, run_lock
 from producer.sources.lines import source_name
 from producer.sources.rejects import Reject
 from producer.sources.stream import SourceStream
@@ -120,8 +120,8 @@ def _under_lock(
     ends = time.monotonic() + BUSY_FOR_S
     while True:
         try:
-            with run_lock(client, order.run):
-                return _enqueue(order, store, client, settings, watcher)
+            with run_lock(client, order.run) as lock:
+                return _enqueue(order, store, client, settings, watcher, lock)
         except RunBusy as error:
             if time.monotonic() > ends:
                 raise
@@ -143,21 +143,21 @@ def _refuse_rejects(order: Order, watcher: Watcher) -> None:
 
 
 def _enqueue(
-    order: Order, store: ObjectStore, client: "redis.Redis", settings: FleetSettings, watcher: Watcher
+    order: Order, store: ObjectStore, client: "redis.Redis", settings: FleetSettings, watcher: Watcher, lock: RunLock
 ) -> Enqueued | None:
     keys = RunKeys(order.run)
     manifest = find_manifest(store, order.run)
     rejects: list[Reject] = []
     stream = SourceStream(order.sources, order.limit)
     if manifest is None:
-        client.hsetnx(keys.state, "status", "enqueueing")
+        _forget(client, keys)  # what an earlier run of this name left: its manifest is gone, so nothing of it is true
+        client.hset(keys.state, "status", "enqueueing")
         client.zadd(names.RUNS, {order.run: time.time()}, nx=True)
         watcher.stream(stream, "reading")
         try:
-            manifest, rejects = _create(order, store, stream, watcher)
+            manifest, rejects = _create(order, store, stream, watcher, lock)
         except SourceUnreadable:  # there is no run, so nothing may say that one is being enqueued
-            client.delete(keys.state)
-            client.zrem(names.RUNS, order.run)
+            _forget(client, keys)
             raise
     else:
         compare(order, manifest)
@@ -171,11 +171,22 @@ def _enqueue(
     with make_app(settings) as app:
         pressure = Backpressure(order.max_queued) if order.max_queued else None
         pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed)
-    return Enqueued(manifest, pushed, done, _settle(client, keys), rejects)
+    status = _settle(client, keys)
+    return Enqueued(manifest, pushed, done, status, rejects) if status else None  # Redis was emptied meanwhile
 
 
-def _create(order: Order, store: ObjectStore, stream: SourceStream, watcher: Watcher) -> tuple[Manifest, list[Reject]]:
-    uploaded = upload(store, order.run, stream, order.batch_size, order.samples, watcher.row)
+def _forget(client: "redis.Redis", keys: RunKeys) -> None:
+    for batch in cast("set[bytes]", client.smembers(keys.open)):
+        client.delete(keys.checkpoints(batch.decode()))
+    client.delete(*keys.lasting(), keys.beat)
+    client.zrem(names.RUNS, keys.run)
+
+
+def _create(
+    order: Order, store: ObjectStore, stream: SourceStream, watcher: Watcher, lock: RunLock
+) -> tuple[Manifest, list[Reject]]:
+    uploaded = upload(store, order.run, stream, order.batch_size, order.samples, watcher.row, lock.check)
+    lock.check()
     if not uploaded.batches:
         first = f", the first: {uploaded.first_rejects[0].sentence()}" if uploaded.first_rejects else ""
         raise SourceUnreadable(", ".join(order.sources), f"no row could be accepted ({stream.rejected} rejected{first})")

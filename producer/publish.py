@@ -11,10 +11,9 @@ import redis
 from celery import Celery
 
 from workers.broker import QUEUE_LISTS, broker_errors
-from workers.contract import layout
 from workers.contract.errors import BrokerUnavailable
 from workers.contract.names import RunKeys
-from workers.contract.schema import BatchMessage, Manifest
+from workers.contract.schema import Manifest
 from workers.contract.settings import FleetSettings, without_password
 from workers.publish import push
 
@@ -104,8 +103,7 @@ def _push_group(app: Celery, client: "redis.Redis", settings: FleetSettings, man
     try:
         with app.producer_pool.acquire(block=True) as producer, producer.batch(max_size=GROUP):
             for number in numbers:
-                message = BatchMessage(manifest.run, layout.batch_label(number), manifest.digest_of(number))
-                push(app, message, manifest.priority, producer=producer)
+                push(app, manifest.message_of(number), manifest.priority, producer=producer)
     except kombu.exceptions.OperationalError as error:
         raise BrokerUnavailable(without_password(settings.broker), str(error)) from error
     pipeline = client.pipeline(transaction=True)

@@ -22,7 +22,7 @@ from workers.celery import make_app
 from workers.contract import errors, layout
 from workers.contract.errors import BrokerUnavailable, ShardCorrupt
 from workers.contract.names import RunKeys
-from workers.contract.schema import BatchMessage, Manifest
+from workers.contract.schema import Manifest
 from workers.contract.settings import FleetSettings, without_password
 from workers.object_store import ObjectStore
 from workers.publish import push
@@ -112,7 +112,7 @@ def push_batches(
             told.bad[label] = str(error)
             continue
         try:
-            push(app, BatchMessage(manifest.run, label, manifest.digest_of(number)), manifest.priority)
+            push(app, manifest.message_of(number), manifest.priority)
         except kombu.exceptions.OperationalError as failure:
             raise BrokerUnavailable(without_password(settings.broker), str(failure)) from failure
         told.pushed += 1

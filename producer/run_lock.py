@@ -37,8 +37,38 @@ class RunBusy(FleetError):
         )
 
 
+class LockLost(FleetError):
+    """The lock lapsed while its holder was away: another producer may be at the run."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self.run = run
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: this producer lost its lock (silent for more than {names.LOCK_TTL_S:g} s, or Redis was emptied); "
+            "it writes nothing more, give the same command again"
+        )
+
+
+class RunLock:
+    """A lock that is held, as far as Redis knows."""
+
+    def __init__(self, client: "redis.Redis", run: str, token: str) -> None:
+        self._client, self._run, self._token = client, run, token
+
+    def check(self) -> None:
+        """Make sure of it.
+
+        Raises:
+            LockLost: It is another's, or nobody's.
+        """
+        if self._client.get(RunKeys(self._run).enqueue) != self._token.encode():
+            raise LockLost(self._run)
+
+
 @contextmanager
-def run_lock(client: "redis.Redis", run: str) -> Iterator[None]:
+def run_lock(client: "redis.Redis", run: str) -> Iterator[RunLock]:
     """Hold the lock of a run.
 
     Raises:
@@ -63,7 +93,7 @@ def run_lock(client: "redis.Redis", run: str) -> Iterator[None]:
     thread = threading.Thread(target=renew, name="lock", daemon=True)
     thread.start()
     try:
-        yield
+        yield RunLock(client, run, token)
     finally:
         ended.set()
         thread.join()

@@ -30,7 +30,13 @@ class Uploaded:
 
 
 def upload(
-    store: ObjectStore, run: str, stream: SourceStream, batch_size: int, samples: int, on_row: Callable[[], None]
+    store: ObjectStore,
+    run: str,
+    stream: SourceStream,
+    batch_size: int,
+    samples: int,
+    on_row: Callable[[], None],
+    check_lock: Callable[[], None],
 ) -> Uploaded:
     """Read the stream to its end, and write its shards and rejects.
 
@@ -57,9 +63,11 @@ def upload(
 
             def write(numbered: tuple[int, list[Prompt]]) -> str:
                 number, prompts = numbered
-                return _write_shard(store, layout.input_shard(run, layout.batch_label(number)), encode_shard(prompts))
+                key = layout.input_shard(run, layout.batch_label(number))
+                return _write_shard(store, key, encode_shard(prompts), check_lock)
 
             digests = list(in_order(write, enumerate(batches(accepted(), batch_size, samples)), UPLOADERS))
+        check_lock()
         if stream.rejected:
             store.put_file(layout.rejected(run), path)
         else:
@@ -68,9 +76,10 @@ def upload(
     return Uploaded("".join(digests), len(digests), first)
 
 
-def _write_shard(store: ObjectStore, key: str, body: bytes) -> str:
+def _write_shard(store: ObjectStore, key: str, body: bytes, check_lock: Callable[[], None]) -> str:
     digest = shard_digest(body)
     if not store.put_new(key, body) and store.get(key) != body:
+        check_lock()  # a producer that was paused for long must not write over what another has made meanwhile
         store.put(key, body)
     return digest
 

@@ -6,8 +6,7 @@ consumer (workers/consumer.py) nor who renews the leases (workers/beat.py).
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -26,6 +25,9 @@ MAX_ATTEMPTS = 8
 """Deliveries of one batch that may end in an error of ours before it is parked for a person."""
 CAUSE_LENGTH = 300
 LONGEST_PAUSE_S = 30.0
+STUCK_AFTER_S = 2.0
+MAX_STUCK = 8
+"""Batches that may wait for their input while others pass them: one bad shard must not idle an engine."""
 
 LOST = "another worker holds it"
 Ending = tuple[str, dict[str, object]]
@@ -52,6 +54,8 @@ class OpenBatch:
     execution: BatchExecution | None = None
     ended_because: str = ""
     left_over: list[str] = field(default_factory=list)
+    settled: bool = False
+    stuck: bool = False
 
     def end(self, because: str) -> None:
         """Stop working on it."""
@@ -118,10 +122,13 @@ class Deliveries:
             return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
         batch = OpenBatch(message, claimed.claim, taken_at=begun)
         self.open[batch.claim.token] = batch
+        passing = asyncio.get_running_loop().call_later(STUCK_AFTER_S, self._let_others_pass, batch)
         try:
             return await self._work_on(batch, claimed)
         finally:
+            passing.cancel()
             del self.open[batch.claim.token]
+            self.settled -= batch.settled
             self._on_free()
 
     async def _work_on(self, batch: OpenBatch, claimed: Claimed) -> Ending:
@@ -149,13 +156,14 @@ class Deliveries:
 
     async def _complete(self, batch: OpenBatch, claimed: Claimed) -> dict[str, object]:
         message, claim, kept = batch.message, batch.claim, claimed.kept or {}
-        manifest = await self._shards.manifest(message.run)
+        manifest = await self._shards.manifest(message.run, message.made)
         prompts = await self._shards.prompts(message)
         batch.execution = BatchExecution(
             self._bench, manifest.sampling, self._origin(claim), keep=lambda outcome: self._ledger.checkpoint(claim, outcome)
         )
-        with self._settling(batch):
-            outcomes = await batch.execution.run(prompts, kept)
+        self._settle(batch)
+        self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)
+        outcomes = await batch.execution.run(prompts, kept)
         stored = await self._shards.write(claim.run, claim.batch, outcomes)
         _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
         self.completed += stored.counts.completed
@@ -174,15 +182,17 @@ class Deliveries:
             attempt=claim.attempt,
         )
 
-    @contextmanager
-    def _settling(self, batch: OpenBatch) -> Iterator[None]:
-        """The prompts of a batch wait for slots: it is no longer on its way, so the next may be taken when they run low."""
-        self.settled += 1
-        self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)
-        try:
-            yield
-        finally:
-            self.settled -= 1
+    def _settle(self, batch: OpenBatch) -> None:
+        """Its prompts wait for slots: it is no longer on its way, so the next may be taken when they run low."""
+        self.settled += not batch.settled
+        batch.settled, batch.stuck = True, False
+
+    def _let_others_pass(self, batch: OpenBatch) -> None:
+        if not batch.settled and sum(other.stuck for other in self.open.values()) < MAX_STUCK:
+            self._settle(batch)
+            batch.stuck = True
+            log.warning("batch.waits", run=batch.claim.run, batch=batch.claim.batch, next="others pass it")
+            self._on_free()
 
     async def _park(self, batch: OpenBatch, cause: BaseException) -> Ending:
         told = str(cause)[:CAUSE_LENGTH]

@@ -53,13 +53,13 @@ class ShardRoom:
         self._threads = threads
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
 
-    async def manifest(self, run: str) -> Manifest:
-        """The manifest of a run, from memory after the first time.
+    async def manifest(self, run: str, made: float = 0.0) -> Manifest:
+        """The manifest of a run, from memory after the first time; read again if it is not the one that was `made` then.
 
         Raises:
             ShardCorrupt: It is not there, or not one.
         """
-        if run not in self._manifests:
+        if run not in self._manifests or (made and self._manifests[run].created_at != made):
             key = layout.manifest(run)
             body = await self._waiting(lambda: self.store.get(key))
             if body is None:
@@ -76,7 +76,7 @@ class ShardRoom:
         parsed = layout.parse_batch_label(batch)
         if parsed is None:
             raise ShardCorrupt(layout.input_shard(run, batch), f"batch {batch!r}", "an eight-digit number")
-        return BatchMessage(run=run, batch=batch, digest=manifest.digest_of(parsed[0])), manifest.priority
+        return manifest.message_of(parsed[0]), manifest.priority
 
     async def prompts(self, message: BatchMessage) -> list[Prompt]:
         """Prompts of a batch, in order.

@@ -6,6 +6,7 @@ whether it holds; only when they do not, twice, is the queue read.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -22,6 +23,8 @@ RECHECK_S = 2.0
 """A message on its way from the queue to its claim is in neither for some milliseconds; not for two seconds."""
 READ_CHUNK = 1000
 UNACKED_LIMIT = 10_000
+UNACKED_COUNT_FOR_S = 25.0
+"""Twice the time after which the transport itself puts back what a dead worker had taken; what stays longer is not ours."""
 
 log = structlog.get_logger()
 
@@ -58,6 +61,7 @@ class Sweep:
     def __init__(self, client: "redis.asyncio.Redis", worker: str) -> None:
         self._redis = client
         self._worker = worker
+        self._short_since: float | None = None
 
     async def lost_batches(self, runs: list[str]) -> list[Lost]:
         """Batches whose message is gone; empty if another worker sweeps now, or nothing is lost.
@@ -67,10 +71,10 @@ class Sweep:
         """
         if not await self._redis.set(names.SWEEP, self._worker, nx=True, px=round(SWEEP_INTERVAL_S * 1000)):
             return []
-        if await self._deficit(runs) <= 0:
+        if not await self._is_short(runs):
             return []
         await asyncio.sleep(RECHECK_S)
-        if await self._deficit(runs) <= 0:
+        if not await self._is_short(runs):
             return []
         waiting_before = {run: await self._waiting(run) for run in runs}
         named = await self._named()
@@ -85,7 +89,16 @@ class Sweep:
             log.warning("sweep.found", batches=len(lost), first=lost[0].batch, run=lost[0].run, next="pushed again")
         return lost
 
-    async def _deficit(self, runs: list[str]) -> int:
+    async def _is_short(self, runs: list[str]) -> bool:
+        """Whether fewer messages wait than batches do. Messages that nobody acknowledges count for a while only."""
+        owed, queued, unacked = await self._counts(runs)
+        if owed <= queued:
+            self._short_since = None
+            return False
+        self._short_since = self._short_since or time.monotonic()
+        return owed > queued + unacked or time.monotonic() - self._short_since > UNACKED_COUNT_FOR_S
+
+    async def _counts(self, runs: list[str]) -> tuple[int, int, int]:
         pipeline = self._redis.pipeline(transaction=True)
         for run in runs:
             keys = RunKeys(run)
@@ -97,7 +110,7 @@ class Sweep:
         pipeline.hlen(UNACKED)
         found = await pipeline.execute()
         owed = sum(max(0, found[3 * i] - found[3 * i + 1] - found[3 * i + 2]) for i in range(len(runs)))
-        return int(owed - sum(found[3 * len(runs) :]))
+        return owed, sum(found[3 * len(runs) : -1]), found[-1]
 
     async def _waiting(self, run: str) -> list[int]:
         keys = RunKeys(run)

@@ -12,6 +12,7 @@ import msgspec
 import zstandard
 
 from workers.contract.errors import ContractMismatch, ShardCorrupt
+from workers.contract.layout import batch_label
 
 SCHEMA = 1
 
@@ -92,11 +93,16 @@ def _given(raw: msgspec.Raw) -> msgspec.Raw | None:
 
 
 class BatchMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """The claim check: what a broker message says. `digest` are the first 16 hex digits of the input shard's SHA-256."""
+    """The claim check: what a broker message says.
+
+    `digest` are the first 16 hex digits of the input shard's SHA-256; `made` is the manifest's `created_at`, which tells a run
+    from an earlier one of the same name.
+    """
 
     run: str
     batch: str
     digest: str
+    made: float = 0.0
     schema: int = SCHEMA
 
 
@@ -185,6 +191,10 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     def digest_of(self, number: int) -> str:
         """Digest of the input shard of batch `number` (0-based)."""
         return self.shard_digests[16 * number : 16 * number + 16]
+
+    def message_of(self, number: int) -> BatchMessage:
+        """The claim check of batch `number` (0-based)."""
+        return BatchMessage(self.run, batch_label(number), self.digest_of(number), self.created_at)
 
     def prompts_in(self, number: int) -> int:
         """Prompts of batch `number` (0-based)."""
