@@ -66,6 +66,12 @@ def _diagnosis(body: bytes, error: Exception) -> tuple[str, str]:
 
 
 def _nested_too_deep(found: JsonObject, body: bytes) -> bool:
+    # The cheap questions first: nearly every row is flat, or has fewer brackets than levels are allowed.
+    for value in found.values():
+        if type(value) is dict or type(value) is list:
+            break
+    else:
+        return False
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
     level: list[Any] = [found]
