@@ -3,7 +3,7 @@
 import re
 
 RUNS_PREFIX = "runs/"
-_BATCH = re.compile(r"(?:r(?P<repair>\d{2})-)?(?P<number>\d{8})")
+_BATCH = re.compile(r"(?:r(?P<repair>[0-9]{2})-)?(?P<number>[0-9]{8})")
 
 
 def batch_label(number: int, repair: int = 0) -> str:
