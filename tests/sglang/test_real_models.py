@@ -12,19 +12,21 @@ from workers.engine import Engine, new_request_id
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 
-PROMPT = (72, 100, 200, 33, 45, 60)
 GREEDY = Sampling(max_tokens=8, temperature=0.0)
 BY_TRANSFORMERS = {
-    "tiny-qwen3": (218, 386, 411, 197, 363, 397, 141, 489),
-    "tiny-hybrid": (238, 16, 402, 158, 263, 134, 472, 106),
+    "tiny-qwen3": ((149, 201, 3, 244, 12, 363), (203, 89, 112, 203, 89, 112, 203, 89)),
+    "tiny-hybrid": ((352, 222, 321, 34, 480, 316), (72, 91, 337, 502, 133, 435, 133, 435)),
 }
-"""What transformers' own `generate` gives for the same weights and prompt."""
+"""A prompt and what transformers' own `generate` gives for it with the same weights.
+
+Of 3,840 random prompts these are (nearly) the ones with the clearest choices: at each of the eight tokens the best logit
+leads the second by at least 0.05 (0.08 for the hybrid), where bfloat16 rounds a sum in another order by about 0.004."""
 
 
-def generate(engine: RealEngine, count: int) -> list[Generated]:
+def generate(engine: RealEngine, input_ids: tuple[int, ...], count: int) -> list[Generated]:
     async def all_at_once() -> list[Generated]:
         async with Engine(engine.url) as client:
-            prompts = (Prompt(id="p", row=row, input_ids=PROMPT) for row in range(count))
+            prompts = (Prompt(id="p", row=row, input_ids=input_ids) for row in range(count))
             return await asyncio.gather(*(client.generate(prompt, GREEDY, new_request_id()) for prompt in prompts))
 
     return asyncio.run(all_at_once())
@@ -42,8 +44,9 @@ def test_a_dense_model_gives_the_tokens_that_transformers_gives(
     start_sglang: Callable[[str, str], RealEngine], version: str
 ) -> None:
     engine = start_sglang(version, "tiny-qwen3")
-    (found,) = generate(engine, 1)
-    assert found.answer.output_ids == BY_TRANSFORMERS["tiny-qwen3"]
+    prompt, expected = BY_TRANSFORMERS["tiny-qwen3"]
+    (found,) = generate(engine, prompt, 1)
+    assert found.answer.output_ids == expected
     assert (found.finish, found.usage.prompt_tokens, found.usage.completion_tokens) == ("length", 6, 8)
 
 
@@ -52,10 +55,7 @@ def test_a_hybrid_model_runs_what_its_limit_says_and_queues_the_rest(
 ) -> None:
     engine = start_sglang(version, "tiny-hybrid")
     assert running_limit(engine) == 16  # not the 2,048 that a dense model of this size gets
-    found = generate(engine, 24)
+    prompt, expected = BY_TRANSFORMERS["tiny-hybrid"]
+    found = generate(engine, prompt, 24)
     assert [one.usage.completion_tokens for one in found] == [8] * 24
-    # On 0.5.23 the stand-in kernels part from transformers after four tokens; see ops/engines/cpu/inside/stubs.
-    same = 8 if version == "0.5.11" else 4
-    for one in found:
-        assert one.answer.output_ids is not None
-        assert one.answer.output_ids[:same] == BY_TRANSFORMERS["tiny-hybrid"][:same]
+    assert [one.answer.output_ids for one in found] == [expected] * 24
