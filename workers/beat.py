@@ -57,7 +57,7 @@ class Heart:
                 log.warning("beat.failed", cause=str(error), next=f"again in {self._renewal_s:g} s")
             health = self._bench.health
             if not health.serves and self._deliveries.open and health.sick_for_s() >= self._engine_grace_s:
-                self._deliveries.hand_back_all(f"engine sick: {health.cause}")
+                self._deliveries.hand_back_all(f"engine sick: {health.cause}", engine_died=True)
             await asyncio.sleep(max(0.05, self._renewal_s - (time.monotonic() - begun)))
 
     async def sweep(self) -> None:

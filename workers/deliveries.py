@@ -13,16 +13,18 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from workers.contract.errors import FleetError, Permanent
+from workers.contract.errors import FleetError, Permanent, WorkersLost
 from workers.contract.schema import BatchMessage, Provenance
 from workers.engine import EngineInfo
-from workers.execute import BatchExecution, Bench
+from workers.execute import BatchExecution, Bench, Deaths, InFlight
 from workers.ledger import Claim, Claimed, Ledger
 from workers.publish import push
 from workers.shards import ShardRoom
 
 MAX_ATTEMPTS = 8
 """Deliveries of one batch that may end in an error of ours before it is parked for a person."""
+MAX_LAPSES = 8
+"""Workers that may fall silent with one batch in hand, without one new outcome, before it is parked for a person."""
 CAUSE_LENGTH = 300
 LONGEST_PAUSE_S = 30.0
 STUCK_AFTER_S = 2.0
@@ -53,16 +55,21 @@ class OpenBatch:
     work: "asyncio.Task[dict[str, object]] | None" = None
     execution: BatchExecution | None = None
     ended_because: str = ""
-    left_over: list[str] = field(default_factory=list)
+    engine_died: bool = False
+    left_over: dict[str, InFlight] = field(default_factory=dict)
     settled: bool = False
     stuck: bool = False
 
-    def end(self, because: str) -> None:
+    def end(self, because: str, *, engine_died: bool = False) -> None:
         """Stop working on it."""
-        self.ended_because = because
-        self.left_over = list(self.execution.requests_in_flight) if self.execution else []
+        self.ended_because, self.engine_died = because, engine_died
+        self.left_over = dict(self.execution.in_flight) if self.execution else {}
         if self.work is not None:
             self.work.cancel()
+
+    def to_accuse(self) -> list[int]:
+        """Prompts whose requests were left over and whose count of deaths is not right yet."""
+        return [place.index for place in self.left_over.values() if place.accused != self.engine_died]
 
 
 class Deliveries:
@@ -102,10 +109,10 @@ class Deliveries:
         log.info(event, run=message.run, batch=message.batch, wall_s=round(time.monotonic() - begun, 2), **fields)
         return event
 
-    def hand_back_all(self, because: str) -> None:
+    def hand_back_all(self, because: str, *, engine_died: bool = False) -> None:
         """Put every open batch back into the queue now."""
         for batch in list(self.open.values()):
-            batch.end(because)
+            batch.end(because, engine_died=engine_died)
 
     def push_soon(self, run: str, batch: str) -> None:
         """Push a batch's message again, without making the caller wait for the store or Redis."""
@@ -137,7 +144,8 @@ class Deliveries:
         try:
             return "batch.completed", {**attempt, **await batch.work}
         except asyncio.CancelledError:
-            await self._bench.engine.abort(batch.left_over if self._bench.health.serves else [])
+            await self._bench.engine.abort(list(batch.left_over) if self._bench.health.serves else [])
+            await self._ledger.accuse(batch.claim, batch.to_accuse(), 1 if batch.engine_died else -1)
             if batch.ended_because == LOST:
                 return "batch.lost", attempt
             await self._give_back(batch)
@@ -155,11 +163,18 @@ class Deliveries:
             return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
 
     async def _complete(self, batch: OpenBatch, claimed: Claimed) -> dict[str, object]:
-        message, claim, kept = batch.message, batch.claim, claimed.kept or {}
+        message, claim, kept = batch.message, batch.claim, claimed.kept
+        if claimed.lapses >= MAX_LAPSES:
+            raise WorkersLost(f"{claim.run}/{claim.batch}", claimed.lapses)
         manifest = await self._shards.manifest(message.run, message.made)
         prompts = await self._shards.prompts(message)
         batch.execution = BatchExecution(
-            self._bench, manifest.sampling, self._origin(claim), keep=lambda outcome: self._ledger.checkpoint(claim, outcome)
+            self._bench,
+            manifest.sampling,
+            self._origin(claim),
+            keep=lambda outcome: self._ledger.checkpoint(claim, outcome),
+            accuse=lambda indices, change: self._ledger.accuse(claim, indices, change),
+            deaths=Deaths(dict(claimed.deaths), watched=claimed.lapses > 0),
         )
         self._settle(batch)
         self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)

@@ -1,14 +1,15 @@
 """One batch from its prompts to their outcomes. Knows neither Celery nor Redis nor the store.
 
 A batch is no barrier: prompts of many batches wait for the same slots. Every outcome is handed to `keep` at once; what `keep`
-returns is what counts (another worker may have been first).
+returns is what counts (another worker may have been first). A prompt that was in flight at a death of its engine or worker is a
+suspect (workers/suspects.py): each of its requests is counted by `accuse` before it leaves, and taken back if nothing died.
 """
 
 import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -20,30 +21,66 @@ from workers.health import EngineHealth
 from workers.quality import ANOTHER_TRY_HELPS, Verdict, judge
 from workers.retry import BadAnswer, GiveUp, RetryPolicy, next_step
 from workers.slots import Slots
+from workers.suspects import MAX_DEATHS, SuspectLane
 
 Keep = Callable[[Completion], Awaitable[Completion]]
+Accuse = Callable[[Sequence[int], int], Awaitable[None]]
+"""Positions of prompts, and +1 or -1."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What every batch of one worker shares: its engine, the state of it, the slots, the bounds of retries."""
+    """What every batch of one worker shares: its engine, the state of it, the slots, the suspects, the bounds of retries."""
 
     engine: Engine
     health: EngineHealth
     slots: Slots
     policy: RetryPolicy
     jitter: random.Random
+    suspects: SuspectLane = field(default_factory=SuspectLane)
+
+
+@dataclass
+class Deaths:
+    """What earlier deliveries of the batch saw, and this one sees: index → deaths with that prompt in flight.
+
+    `watched` if a worker fell silent with the batch in hand: which prompts it had in flight then is not known.
+    """
+
+    seen: dict[int, int]
+    watched: bool = False
+
+    def of(self, index: int) -> int:
+        """Deaths under one prompt; one that was in flight at a second death of a worker was so, perhaps, at the first."""
+        seen = self.seen.get(index, 0)
+        return seen + (1 if self.watched and seen else 0)
+
+    def change(self, index: int, by: int) -> None:
+        """Count, or take back."""
+        self.seen[index] = max(0, self.seen.get(index, 0) + by)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A request at the engine: of which prompt, and whether it is counted as if the engine had died already."""
+
+    index: int
+    accused: bool
 
 
 class BatchExecution:
     """The prompts of one batch, as far as this worker has brought them."""
 
-    def __init__(self, bench: Bench, sampling: Sampling, provenance: Provenance, keep: Keep) -> None:
+    def __init__(
+        self, bench: Bench, sampling: Sampling, provenance: Provenance, keep: Keep, accuse: Accuse, deaths: Deaths
+    ) -> None:
         self._bench = bench
         self._sampling = sampling
         self._provenance = provenance
         self._keep = keep
-        self.requests_in_flight: set[str] = set()
+        self._accuse = accuse
+        self._deaths = deaths
+        self.in_flight: dict[str, InFlight] = {}
 
     async def run(self, prompts: Sequence[Prompt], kept: Mapping[int, Completion]) -> list[Completion]:
         """Bring every prompt to its outcome.
@@ -73,39 +110,58 @@ class BatchExecution:
         sampling = self._sampling if prompt.sampling is None else self._sampling.overridden_by(prompt.sampling)
         if sampling.seed is not None and prompt.sample:
             sampling = msgspec.structs.replace(sampling, seed=sampling.seed + prompt.sample)
-        begun, tries = time.time(), 0
-        clock = time.monotonic
-        waited_s = 0.0
+        begun, tries, waited_s = time.time(), 0, 0.0
         while True:
+            deaths = self._deaths.of(index)
+            if deaths >= MAX_DEATHS:
+                silent = GiveUp("engine_lost", f"its worker fell silent with this prompt in flight, {deaths} times")
+                return self._failed(index, prompt, silent, None, self._origin("", tries, begun, 0.0))
+            accused = self._deaths.watched or deaths > 0
             await self._bench.health.serving()
-            request_id = new_request_id()
-            async with self._bench.slots.take():
-                tries += 1
-                tried_at = clock()
-                try:
-                    generated, verdict = await self._one_try(prompt, sampling, request_id)
-                    return self._answered(
-                        index, prompt, generated, verdict, self._origin(request_id, tries, begun, clock() - tried_at)
-                    )
-                except (PromptRejected, EngineOverloaded, EngineUnavailable, BadAnswer) as error:
-                    failure: FleetError = error
-            if isinstance(failure, EngineUnavailable) and failure.kind != "timeout":
-                self._bench.health.suspect(failure)  # it is asked for a token before it gets more
-            step = next_step(failure, tries, waited_s, self._bench.policy, self._bench.jitter)
+            async with self._bench.suspects.turn(deaths):
+                request_id = new_request_id()
+                async with self._bench.slots.take():
+                    tries += 1
+                    tried_at = time.monotonic()
+                    try:
+                        generated, verdict = await self._one_try(InFlight(index, accused), prompt, sampling, request_id)
+                        origin = self._origin(request_id, tries, begun, time.monotonic() - tried_at)
+                        return self._answered(index, prompt, generated, verdict, origin)
+                    except (PromptRejected, EngineOverloaded, EngineUnavailable, BadAnswer) as error:
+                        failure: FleetError = error
+                    origin = self._origin(request_id, tries, begun, time.monotonic() - tried_at)
+                died = await self._died(index, failure, accused=accused)
+            deaths = self._deaths.of(index) if died else 0
+            step = next_step(failure, tries, waited_s, self._bench.policy, self._bench.jitter, deaths)
             if isinstance(step, GiveUp):
-                return self._failed(index, prompt, step, failure, self._origin(request_id, tries, begun, clock() - tried_at))
+                return self._failed(index, prompt, step, failure, origin)
             tries -= 0 if step.counts else 1
             waited_s += step.after_s
             await asyncio.sleep(step.after_s)
 
-    async def _one_try(self, prompt: Prompt, sampling: Sampling, request_id: str) -> tuple[Generated, Verdict]:
-        self.requests_in_flight.add(request_id)
+    async def _died(self, index: int, failure: FleetError, *, accused: bool) -> bool:
+        """Whether the engine died under this request; the deaths of its prompt are right afterwards."""
+        died = False
+        if isinstance(failure, EngineUnavailable) and failure.kind != "timeout":
+            died = await self._bench.health.found_dead(failure) and failure.kind == "lost"
+        if died != accused:
+            await self._count_death(index, 1 if died else -1)
+        return died
+
+    async def _count_death(self, index: int, change: int) -> None:
+        self._deaths.change(index, change)
+        await self._accuse([index], change)
+
+    async def _one_try(self, place: InFlight, prompt: Prompt, sampling: Sampling, request_id: str) -> tuple[Generated, Verdict]:
+        if place.accused:
+            await self._count_death(place.index, 1)
+        self.in_flight[request_id] = place
         try:
             generated = await self._bench.engine.generate(prompt, sampling, request_id)
         except InvalidAnswer as error:
             raise BadAnswer("invalid_response", str(error)) from error
         finally:
-            self.requests_in_flight.discard(request_id)
+            del self.in_flight[request_id]
         verdict = judge(prompt, generated)
         if verdict.reason in ANOTHER_TRY_HELPS:
             raise Rejected(verdict, generated)
@@ -137,7 +193,7 @@ class BatchExecution:
             ),
         )
 
-    def _failed(self, index: int, prompt: Prompt, step: GiveUp, failure: FleetError, origin: Provenance) -> Completion:
+    def _failed(self, index: int, prompt: Prompt, step: GiveUp, failure: FleetError | None, origin: Provenance) -> Completion:
         if isinstance(failure, Rejected):
             return self._answered(index, prompt, failure.generated, failure.verdict, origin)
         return Completion(

@@ -1,7 +1,8 @@
 """Whether this worker's engine serves, from its own progress and never from `/health`.
 
 An engine is sick when it refuses connections, or when requests are in flight and no token moves for `hang_s`. A sick engine
-is asked for one token every few seconds, and serves again when it gives it. Knows nothing of batches: `on_change` tells.
+is asked for one token every few seconds, and serves again when it gives it. One that is full of work lets that token wait in
+its queue, so moving counters are a sign of life, too. Knows nothing of batches: `on_change` tells.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from workers.contract.errors import EngineUnavailable
-from workers.engine import Engine
+from workers.engine import PROBE_TIMEOUT_S, Engine
 
 WATCH_INTERVAL_S = 5.0
 """Twelve looks within the default `FLEET_HANG_S`: a hang is seen at most one look after it."""
@@ -39,7 +40,8 @@ class EngineHealth:
         self._serving = asyncio.Event()
         self._sick = asyncio.Event()
         self._suspected = asyncio.Event()
-        self._suspicion = ""
+        self._suspicion: EngineUnavailable | None = None
+        self._verdict: asyncio.Future[bool] | None = None
         self.cause: str | None = "not asked yet"
         self.since = time.monotonic()
 
@@ -60,10 +62,19 @@ class EngineHealth:
         """Wait until the engine does not serve."""
         await self._sick.wait()
 
-    def suspect(self, error: EngineUnavailable) -> None:
-        """A request found no engine: look now."""
-        self._suspicion = error.cause
-        self._suspected.set()
+    async def found_dead(self, error: EngineUnavailable) -> bool:
+        """A request met this: look at the engine now.
+
+        Returns:
+            Whether the engine is sick; False if it serves, so that the error was a single one.
+        """
+        if not self.serves:
+            return True
+        if self._verdict is None:
+            self._verdict = asyncio.get_running_loop().create_future()
+            self._suspicion = error
+            self._suspected.set()
+        return await asyncio.shield(self._verdict)
 
     async def watch(self) -> None:
         """Look after the engine until cancelled."""
@@ -73,9 +84,29 @@ class EngineHealth:
             self._set(await self._until_it_is_sick())
 
     async def _until_it_serves(self) -> None:
-        while not await self._engine.serves():  # noqa: ASYNC110  (the engine sends no event)
+        while not await self._lives(self._suspicion):  # noqa: ASYNC110  (the engine sends no event)
             await asyncio.sleep(PROBE_INTERVAL_S)
-        self._suspected.clear()
+
+    async def _lives(self, suspicion: EngineUnavailable | None) -> bool:
+        """Whether it gives one token, or is seen at work; an engine that answers with errors must give the token."""
+        probe = asyncio.create_task(self._engine.serves())
+        if suspicion is None or suspicion.kind == "error":
+            return await probe
+        try:
+            first = await self._reading()
+            while not probe.done():
+                await asyncio.wait({probe}, timeout=PROBE_TIMEOUT_S / 5)
+                if first is not None and await self._reading() not in {None, first}:
+                    return True
+            return probe.result()
+        finally:
+            probe.cancel()
+
+    async def _reading(self) -> tuple[object, ...] | None:
+        try:
+            return await self._engine.progress()
+        except EngineUnavailable:
+            return None
 
     async def _until_it_is_sick(self) -> str:
         last: object = None
@@ -85,8 +116,9 @@ class EngineHealth:
                 async with asyncio.timeout(min(WATCH_INTERVAL_S, self._hang_s / 4)):
                     await self._suspected.wait()
                 self._suspected.clear()
-                if not await self._engine.serves():
-                    return self._suspicion
+                if self._suspicion is not None and not await self._lives(self._suspicion):
+                    return self._suspicion.cause
+                self._decide(died=False)
             except TimeoutError:
                 pass
             if self._in_flight() == 0:
@@ -106,6 +138,7 @@ class EngineHealth:
 
     def _set(self, cause: str | None) -> None:
         if cause is None:
+            self._suspicion = None
             self._sick.clear()
             self._serving.set()
             log.info("engine.serves", engine=self._engine.url, after_s=round(self.sick_for_s(), 1))
@@ -114,4 +147,10 @@ class EngineHealth:
             self._sick.set()
             log.warning("engine.sick", engine=self._engine.url, cause=cause, next="asked for one token every second")
         self.cause, self.since = cause, time.monotonic()
+        self._decide(died=cause is not None)
         self._on_change()
+
+    def _decide(self, *, died: bool) -> None:
+        if self._verdict is not None:
+            self._verdict.set_result(died)
+            self._verdict = None

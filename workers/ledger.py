@@ -6,8 +6,8 @@ Redis is back. Knows keys and scripts; does not know what a prompt means or wher
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -77,12 +77,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Answer to a claim. `claim` and `kept` (index → completion) are there if the outcome is `claimed`."""
+    """Answer to a claim. If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → how often that
+    prompt was in flight when its engine or worker died, `lapses` how many workers fell silent with the batch in hand.
+    """
 
     outcome: Outcome
     owner: str = ""
     claim: Claim | None = None
-    kept: Mapping[int, Completion] | None = None
+    kept: Mapping[int, Completion] = field(default_factory=dict)
+    deaths: Mapping[int, int] = field(default_factory=dict)
+    lapses: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ def unpack(payload: bytes) -> Completion:
     return _COMPLETION.decode(payload if payload[:1] == b"{" else zstandard.ZstdDecompressor().decompress(payload))
 
 
+def _pairs(flat: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Index and value of each pair in a flat reply."""
+    return ((int(flat[place]), flat[place + 1]) for place in range(0, len(flat), 2))
+
+
 class Ledger:
     """The ledger as one worker process uses it. All methods run on its event loop and wait while Redis is away."""
 
@@ -120,15 +129,43 @@ class Ledger:
         """Take a batch for one lease, with what is already answered."""
         wanted = Claim(run, batch, f"{self._worker}#{uuid.uuid4().hex[:12]}", 0)
         keys = wanted.keys
-        outcome, detail, *kept = await self._call(
+        outcome, detail, *more = await self._call(
             "claim",
-            [keys.state, keys.done, keys.lease, keys.owner, keys.attempts, keys.checkpoints(batch), keys.pushed, keys.parked],
+            [
+                keys.state,
+                keys.done,
+                keys.lease,
+                keys.owner,
+                keys.attempts,
+                keys.checkpoints(batch),
+                keys.pushed,
+                keys.parked,
+                keys.lapses,
+            ],
             [batch, wanted.bit, wanted.token, self._lease_ms],
         )
         if outcome != b"claimed":
             return Claimed(cast("Outcome", outcome.decode()), detail.decode())
         claim = Claim(run, batch, wanted.token, int(detail))
-        return Claimed("claimed", self._worker, claim, {int(kept[i]): unpack(kept[i + 1]) for i in range(0, len(kept), 2)})
+        lapses, kept, deaths = more
+        return Claimed(
+            "claimed",
+            self._worker,
+            claim,
+            {index: unpack(payload) for index, payload in _pairs(kept)},
+            {index: int(count) for index, count in _pairs(deaths)},
+            int(lapses),
+        )
+
+    async def accuse(self, claim: Claim, indices: Sequence[int], change: int) -> None:
+        """Count (or take back, with -1) that prompts were in flight when their engine or worker died."""
+        if indices:
+            keys = claim.keys
+            await self._call(
+                "accuse",
+                [keys.done, keys.checkpoints(claim.batch)],
+                [claim.batch, claim.bit, round(names.OPEN_TTL_S), change, *indices],
+            )
 
     async def checkpoint(self, claim: Claim, completion: Completion) -> Completion:
         """Keep one outcome and count it.
@@ -143,6 +180,8 @@ class Ledger:
 
     async def write_checkpoints(self) -> None:
         """Write what `checkpoint` collects, until cancelled: each outcome is its own atomic step, a trip carries many."""
+        script = self._scripts["checkpoint"].script
+        await self._waiting(lambda: self._redis.script_load(script))
         crowded = False
         while True:
             await self._pending_event.wait()
@@ -229,6 +268,7 @@ class Ledger:
                 keys.flags,
                 keys.series,
                 keys.parked,
+                keys.lapses,
                 *lasting,
             ],
             [
@@ -264,7 +304,7 @@ class Ledger:
         keys = RunKeys(run)
         held = [part for claim in claims for part in (claim.batch, claim.bit, claim.token)]
         lost, freed, status = await self._scripts["beat"](
-            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state],
+            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses],
             args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *held],
         )
         return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode())

@@ -1,7 +1,8 @@
 """Decide what follows a try of one prompt that gave no answer. Pure: errors and counts in, a decision out.
 
 Bounded in count (`max_tries`) and in the time that is waited between tries (`retry_for_s`; each try has its own timeout); a
-wait for an overloaded or absent engine is bounded in time only, because no request was begun. Backoff is exponential with full
+wait for an overloaded or absent engine is bounded in time only, because no request was begun. Deaths of the engine are bounded
+by themselves: most of those in flight then are innocent. Backoff is exponential with full
 jitter, so that the requests that one event broke do not come back as one.
 """
 
@@ -9,6 +10,7 @@ import random
 from dataclasses import dataclass
 
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, FleetError, PromptRejected
+from workers.suspects import MAX_DEATHS
 
 FIRST_BACKOFF_S = 0.25
 LONGEST_BACKOFF_S = 20.0
@@ -47,7 +49,9 @@ def backoff_s(tries: int, jitter: random.Random) -> float:
     return jitter.uniform(0, min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
 
 
-def next_step(error: FleetError, tries: int, waited_s: float, policy: RetryPolicy, jitter: random.Random) -> Retry | GiveUp:
+def next_step(
+    error: FleetError, tries: int, waited_s: float, policy: RetryPolicy, jitter: random.Random, deaths: int = 0
+) -> Retry | GiveUp:
     """What follows.
 
     Args:
@@ -56,10 +60,15 @@ def next_step(error: FleetError, tries: int, waited_s: float, policy: RetryPolic
         waited_s: Between tries so far, in all.
         policy: Bounds.
         jitter: Source of randomness.
+        deaths: Deaths of engines and workers under this prompt so far, if this try ended in one; else 0.
     """
     if isinstance(error, PromptRejected):
         return GiveUp("rejected_by_engine", f"{error.status}: {error.message}")
-    counts = not (isinstance(error, EngineOverloaded) or (isinstance(error, EngineUnavailable) and error.kind == "refused"))
+    if deaths >= MAX_DEATHS:
+        return GiveUp("engine_lost", f"in flight at {deaths} deaths of its engine or worker, at the last one alone: {error}")
+    counts = not deaths and not (
+        isinstance(error, EngineOverloaded) or (isinstance(error, EngineUnavailable) and error.kind == "refused")
+    )
     max_tries = policy.max_tries
     if isinstance(error, EngineUnavailable) and error.kind == "timeout":
         max_tries = min(max_tries, TRIES_AFTER_TIMEOUT)

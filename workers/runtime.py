@@ -28,6 +28,7 @@ from workers.settings import WorkerSettings
 from workers.shards import ShardRoom
 from workers.slots import Slots, slots_for
 from workers.store import open_store
+from workers.suspects import SuspectLane
 
 DEFAULT_RUNNING_LIMIT = 16
 """When the engine does not tell its limit: low enough for any engine, and the log says so."""
@@ -92,7 +93,9 @@ class Runtime:
                 on_change=self._on_free,
             )
             policy = RetryPolicy(self._own.max_tries, self._own.retry_for_s)
-            bench = Bench(self._engine, self._health, self._slots, policy, random.Random())  # noqa: S311  (jitter is no secret)
+            self._suspects = SuspectLane()
+            jitter = random.Random()  # noqa: S311  (no secret)
+            bench = Bench(self._engine, self._health, self._slots, policy, jitter, self._suspects)
             ledger = Ledger(redis, self._worker, self._settings.lease_s)
             shards = ShardRoom(store, self._threads)
             self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
@@ -135,6 +138,7 @@ class Runtime:
         count = fixed or slots_for(limit or DEFAULT_RUNNING_LIMIT)
         source = "FLEET_SLOTS" if fixed else "the engine's running limit" if limit else "the engine tells no running limit"
         self._slots.resize(count)
+        self._suspects.slots = count
         self.deliveries.engine_info = info
         log.info(
             "worker.ready",

@@ -135,9 +135,6 @@ class SimulatedEngine:
                 self._wake(self._batch.submit(self.at_s, ask.rid, count))
                 self._schedule()
                 outcome = await ask.future
-        except asyncio.CancelledError:
-            self.close(ask, "disconnected", self._batch.decoded_of(ask.rid))
-            raise
         finally:
             self.asks.pop(ask.rid, None)
         if outcome != "finished":
@@ -157,6 +154,7 @@ class SimulatedEngine:
 
     def forget(self, ask: Ask) -> None:
         """The client has gone."""
+        self.close(ask, "disconnected", self._batch.decoded_of(ask.rid))
         self._wake(self._batch.remove(self.at_s, ask.rid))
         self._schedule()
 

@@ -144,12 +144,12 @@ class SimulatedServer:
                 return await _stream_of(request, wire.native_error_event(message, engine.options.version))
             return answer(refused.body, refused.status)
         engine.admit(ask)
-        if ask.fault is not None:
-            early = await self._strike(request, ask, ask.fault)
-            if early is not None:
-                engine.close(ask, ask.fault.kind, 0)
-                return early
         try:
+            if ask.fault is not None:
+                early = await self._strike(request, ask, ask.fault)
+                if early is not None:
+                    engine.close(ask, ask.fault.kind, 0)
+                    return early
             if streamed:
                 return await self._stream(request, ask, shape)
             done = await engine.generate(ask)

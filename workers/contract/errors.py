@@ -122,6 +122,20 @@ class PromptRejected(Permanent):
         return f"prompt {self.prompt_id}: the engine refused it with {self.status}: {self.message}"
 
 
+class WorkersLost(Permanent):
+    """One worker after the other fell silent with this batch in hand, and none brought a new outcome."""
+
+    def __init__(self, batch: str, workers: int) -> None:
+        super().__init__(batch, workers)
+        self.batch, self.workers = batch, workers
+
+    def __str__(self) -> str:
+        return (
+            f"batch {self.batch}: {self.workers} workers fell silent with it in hand; look for what kills them "
+            "(memory?), then `producer resume`"
+        )
+
+
 class ShardCorrupt(Permanent):
     """An object of the store does not hold what the manifest says."""
 

@@ -44,9 +44,10 @@ KEYS = (
     Key("fleet:{<run>}:lease", "zset", None, "batch → end of its lease, Redis' own clock, milliseconds"),
     Key("fleet:{<run>}:owner", "hash", None, "batch → worker#attempt that holds the lease"),
     Key("fleet:{<run>}:attempts", "hash", None, "batch → claims so far; dropped at commit"),
+    Key("fleet:{<run>}:lapses", "hash", None, "batch → leases that ended in a silent worker's hands; dropped at commit"),
     Key("fleet:{<run>}:parked", "hash", None, "batch → why no worker takes it: its message is not pushed again until resume"),
     Key("fleet:{<run>}:open", "set", None, "batches that have checkpoints"),
-    Key("fleet:{<run>}:open:<batch>", "hash", OPEN_TTL_S, "index → completion, and the batch's own tallies"),
+    Key("fleet:{<run>}:open:<batch>", "hash", OPEN_TTL_S, "index → completion, the batch's own tallies, d:<index> → deaths"),
     Key("fleet:{<run>}:counts", "hash", None, "completed, failed, tokens, shards, bytes"),
     Key("fleet:{<run>}:reasons", "hash", None, "failure reason → prompts"),
     Key("fleet:{<run>}:flags", "hash", None, "quality flag → prompts"),
@@ -113,6 +114,11 @@ class RunKeys:
         return self._key("attempts")
 
     @property
+    def lapses(self) -> str:
+        """Leases of each batch that nobody renewed."""
+        return self._key("lapses")
+
+    @property
     def parked(self) -> str:
         """Batches that wait for a person."""
         return self._key("parked")
@@ -165,6 +171,7 @@ class RunKeys:
             self.lease,
             self.owner,
             self.attempts,
+            self.lapses,
             self.parked,
             self.open,
             self.counts,

@@ -1,5 +1,5 @@
 -- Renew a worker's leases of one run, tell it which it lost, and free those that nobody renewed.
--- KEYS lease owner done beat state; ARGV lease_ms limit ttl_s [batch bit token]…
+-- KEYS lease owner done beat state lapses; ARGV lease_ms limit ttl_s [batch bit token]…
 -- Returns {lost batches, freed batches, run status}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -28,6 +28,7 @@ if now >= tonumber(redis.call('HGET', KEYS[4], 'grace') or '0') then
   for _, batch in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, tonumber(ARGV[2]))) do
     redis.call('ZREM', KEYS[1], batch)
     redis.call('HDEL', KEYS[2], batch)
+    redis.call('HINCRBY', KEYS[6], batch, 1)
     freed[#freed + 1] = batch
   end
 end

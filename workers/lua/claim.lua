@@ -1,6 +1,6 @@
 -- Give a batch to a worker for the length of a lease, unless it is done, held, or the run takes no work.
--- KEYS state done lease owner attempts checkpoints pushed parked; ARGV batch bit token lease_ms
--- Returns {outcome, attempt or owner, checkpoints…}. Safe to repeat with the same token.
+-- KEYS state done lease owner attempts checkpoints pushed parked lapses; ARGV batch bit token lease_ms
+-- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index, deaths, …}}. Safe to repeat with the same token.
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then return {'unknown', ''} end
 if redis.call('GETBIT', KEYS[2], ARGV[2]) == 1 then return {'done', ''} end
@@ -14,6 +14,7 @@ local owner = redis.call('HGET', KEYS[4], ARGV[1])
 if owner and owner ~= ARGV[3] then
   local ends = redis.call('ZSCORE', KEYS[3], ARGV[1])
   if ends and tonumber(ends) > now then return {'held', owner} end
+  redis.call('HINCRBY', KEYS[9], ARGV[1], 1)
 end
 local attempt
 if owner == ARGV[3] then
@@ -21,16 +22,26 @@ if owner == ARGV[3] then
 else
   attempt = redis.call('HINCRBY', KEYS[5], ARGV[1], 1)
 end
+local known = redis.call('HLEN', KEYS[6])
+local lapses = tonumber(redis.call('HGET', KEYS[9], ARGV[1]) or '0')
+if lapses > 1 and known > tonumber(redis.call('HGET', KEYS[9], ARGV[1] .. ':known') or '0') then
+  lapses = 1  -- the silent ones brought something: it is not the batch that silences them
+  redis.call('HSET', KEYS[9], ARGV[1], lapses)
+end
+if lapses > 0 then redis.call('HSET', KEYS[9], ARGV[1] .. ':known', known) end
 redis.call('HSET', KEYS[4], ARGV[1], ARGV[3])
 redis.call('ZADD', KEYS[3], now + tonumber(ARGV[4]), ARGV[1])
 redis.call('SETBIT', KEYS[7], ARGV[2], 1)
 redis.call('HDEL', KEYS[8], ARGV[1])
-local answer = {'claimed', tostring(attempt)}
-local kept = redis.call('HGETALL', KEYS[6])
-for i = 1, #kept, 2 do
-  if not string.find(kept[i], ':', 1, true) then
-    answer[#answer + 1] = kept[i]
-    answer[#answer + 1] = kept[i + 1]
+local kept, deaths = {}, {}
+local fields = redis.call('HGETALL', KEYS[6])
+for i = 1, #fields, 2 do
+  if not string.find(fields[i], ':', 1, true) then
+    kept[#kept + 1] = fields[i]
+    kept[#kept + 1] = fields[i + 1]
+  elseif string.sub(fields[i], 1, 2) == 'd:' then
+    deaths[#deaths + 1] = string.sub(fields[i], 3)
+    deaths[#deaths + 1] = fields[i + 1]
   end
 end
-return answer
+return {'claimed', tostring(attempt), tostring(lapses), kept, deaths}

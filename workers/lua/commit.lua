@@ -1,11 +1,12 @@
 -- A batch whose shard is in the store is done: set its bit, correct the counters to what the shard holds, drop its traces.
--- KEYS state done lease owner attempts checkpoints open counts reasons flags series parked, then keys that expire with the run
+-- KEYS state done lease owner attempts checkpoints open counts reasons flags series parked lapses, then keys that expire with the run
 -- ARGV batch bit shard_bytes counts_json finished_ttl_s length
 -- Returns {1 if done now or 0 if it was before, run status}.
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('HDEL', KEYS[4], ARGV[1])
 redis.call('HDEL', KEYS[5], ARGV[1])
 redis.call('HDEL', KEYS[12], ARGV[1])
+redis.call('HDEL', KEYS[13], ARGV[1], ARGV[1] .. ':known')
 if redis.call('SETBIT', KEYS[2], ARGV[2], 1) == 1 then
   return {0, redis.call('HGET', KEYS[1], 'status') or ''}
 end

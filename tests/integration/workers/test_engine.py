@@ -208,3 +208,69 @@ async def test_a_hang_with_health_200_is_seen_by_the_counters() -> None:
         await asyncio.wait_for(changed.wait(), 5)
         assert health.cause == "no token for 0.6 s with 4 requests in flight"
         watch.cancel()
+
+
+LOST = EngineUnavailable("http://127.0.0.1:1", "connection lost", kind="lost")
+
+
+@asynccontextmanager
+async def watched(routes: dict[str, Answer]) -> AsyncIterator[EngineHealth]:
+    async with serving(routes) as url, Engine(url) as engine:
+        health = EngineHealth(engine, hang_s=60, in_flight=lambda: 4, finished=lambda: 0)
+        watch = asyncio.create_task(health.watch())
+        await asyncio.wait_for(health.serving(), 5)
+        try:
+            yield health
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+
+async def test_an_engine_full_of_work_that_dropped_one_connection_is_not_dead() -> None:
+    full = False
+    used = iter(range(10**6))
+
+    async def generates(request: web.Request) -> web.StreamResponse:
+        if full:
+            await asyncio.sleep(30)  # the probe waits in its queue
+        return web.json_response(ANSWER)
+
+    async def loads(_: web.Request) -> web.Response:
+        return web.json_response({"loads": [{"num_running_reqs": 4, "num_used_tokens": next(used)}]})
+
+    async with watched({"/generate": generates, "/v1/loads": loads}) as health:
+        full = True
+        verdicts = await asyncio.wait_for(asyncio.gather(*(health.found_dead(LOST) for _ in range(50))), 8)
+        assert not any(verdicts)
+        assert health.serves
+
+
+async def test_an_engine_that_answers_with_errors_is_sick_whatever_its_counters_say() -> None:
+    broken = False
+    used = iter(range(10**6))
+
+    async def generates(_: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "CUDA error"}}, status=500) if broken else web.json_response(ANSWER)
+
+    async def loads(_: web.Request) -> web.Response:
+        return web.json_response({"loads": [{"num_running_reqs": 4, "num_used_tokens": next(used)}]})
+
+    async with watched({"/generate": generates, "/v1/loads": loads}) as health:
+        broken = True
+        assert await asyncio.wait_for(health.found_dead(EngineUnavailable("u", "500 CUDA error")), 8)
+        assert health.cause == "500 CUDA error"
+        assert await health.found_dead(LOST)  # told at once while it is sick
+        broken = False
+        await asyncio.wait_for(health.serving(), 5)
+        assert not await asyncio.wait_for(health.found_dead(LOST), 8)
+
+
+async def test_an_engine_that_is_gone_is_dead_at_once() -> None:
+    async with Engine("http://127.0.0.1:1") as nobody:
+        health = EngineHealth(nobody, hang_s=60, in_flight=lambda: 4, finished=lambda: 0)
+        health._set(None)
+        watch = asyncio.create_task(health._until_it_is_sick())
+        found = asyncio.create_task(health.found_dead(LOST))
+        assert await asyncio.wait_for(watch, 5) == "connection lost"
+        health._set("connection lost")
+        assert await asyncio.wait_for(found, 5)

@@ -111,6 +111,54 @@ async def test_a_run_that_takes_no_work_gives_no_batch_and_forgets_its_message(
     assert await client.getbit(KEYS.pushed, 3) == 0  # the sweep does not miss it
 
 
+async def test_deaths_under_a_prompt_go_with_its_batch_to_the_next_worker(
+    client: "redis.asyncio.Redis", ledger: Ledger, other: Ledger
+) -> None:
+    claim = await claimed(ledger)
+    await ledger.accuse(claim, [0, 1, 2], 1)
+    await ledger.accuse(claim, [2], 1)
+    await ledger.accuse(claim, [0], -1)
+    assert await ledger.release(claim)
+    again = await other.claim(RUN, BATCH)
+    assert (dict(again.deaths), again.lapses, dict(again.kept)) == ({1: 1, 2: 2}, 0, {})
+    assert await client.ttl(KEYS.checkpoints(BATCH)) > 0
+    assert again.claim is not None
+    await other.checkpoint(again.claim, outcome(1))
+    await other.commit(again.claim, ShardCounts.of([outcome(1)]), 10)
+    await ledger.accuse(claim, [1], 1)  # too late: it is done
+    assert not await client.exists(KEYS.checkpoints(BATCH))
+    assert await counts(client) == {
+        "completed": 1,
+        "prompt_tokens": 10,
+        "completion_tokens": 2,
+        "batches": 1,
+        "shards": 1,
+        "shard_bytes": 10,
+    }
+
+
+async def test_a_worker_that_falls_silent_is_counted_and_one_that_gives_back_is_not(
+    client: "redis.asyncio.Redis", ledger: Ledger, other: Ledger
+) -> None:
+    assert await ledger.release(await claimed(ledger))
+    await claimed(ledger)
+    await asyncio.sleep(LEASE_S * 1.2)
+    taken_over = await other.claim(RUN, BATCH)
+    assert taken_over.lapses == 1
+    await asyncio.sleep(LEASE_S * 1.2)
+    freed: tuple[str, ...] = ()
+    for _ in range(20):
+        freed += (await ledger.beat(RUN, [])).freed
+        await asyncio.sleep(LEASE_S / 4)
+    assert freed == (BATCH,)
+    third = await ledger.claim(RUN, BATCH)
+    assert third.lapses == 2
+    assert third.claim is not None
+    await ledger.checkpoint(third.claim, outcome(0))
+    await asyncio.sleep(LEASE_S * 1.2)
+    assert (await other.claim(RUN, BATCH)).lapses == 1  # the third brought something
+
+
 async def test_checkpoints_are_counted_once_and_the_first_is_the_one_that_counts(
     client: "redis.asyncio.Redis", ledger: Ledger, other: Ledger
 ) -> None:
