@@ -18,6 +18,8 @@ COMMANDS = {
     "audit": "producer.audit:audit",
     "collect": "producer.collect.command:collect",
     "resume": "producer.resume:resume",
+    "pause": "producer.hold:pause",
+    "cancel": "producer.hold:cancel",
 }
 """Loaded when asked for: `producer --help` imports none of them."""
 

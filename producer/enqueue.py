@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, cast
 
 import redis
 import structlog
 
 from producer.manifests import find_manifest
-from producer.publish import Backpressure, done_batches, push_missing
+from producer.publish import Backpressure, done_batches, push_missing, settle
 from producer.resume import resume_run
 from producer.run_lock import RunBusy, RunLock, run_lock
 from producer.sources.lines import source_name
@@ -31,7 +30,6 @@ from workers.contract.schema import Manifest, Prompt, Sampling, encode_manifest
 from workers.contract.settings import FleetSettings
 from workers.object_store import ObjectStore
 
-_SETTLE = (Path(__file__).parent / "settle.lua").read_text()
 BUSY_AGAIN_S = 1.0
 BUSY_FOR_S = 6 * 3600.0
 
@@ -171,7 +169,7 @@ def _enqueue(
     with make_app(settings) as app:
         pressure = Backpressure(order.max_queued) if order.max_queued else None
         pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed)
-    status = _settle(client, keys)
+    status = settle(client, keys)
     return Enqueued(manifest, pushed, done, status, rejects) if status else None  # Redis was emptied meanwhile
 
 
@@ -266,12 +264,3 @@ def _tell_state(client: "redis.Redis", manifest: Manifest) -> None:
         **({"model": manifest.model} if manifest.model else {}),
     }
     client.hset(RunKeys(manifest.run).state, mapping=told)
-
-
-def _settle(client: "redis.Redis", keys: RunKeys) -> str:
-    lasting = [key for key in keys.lasting() if key not in {keys.state, keys.counts}]
-    script = client.register_script(_SETTLE)
-    status: bytes = script(keys=[keys.state, keys.counts, *lasting], args=[round(names.FINISHED_TTL_S)])
-    if status == b"complete":
-        client.zrem(names.RUNS, keys.run)
-    return status.decode()

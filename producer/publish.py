@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import cast
 
 import kombu.exceptions
@@ -11,12 +12,14 @@ import redis
 from celery import Celery
 
 from workers.broker import QUEUE_LISTS, broker_errors
+from workers.contract import names
 from workers.contract.errors import BrokerUnavailable
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest
 from workers.contract.settings import FleetSettings, without_password
 from workers.publish import push
 
+_SETTLE = (Path(__file__).parent / "settle.lua").read_text()
 GROUP = 500
 """Messages that share one round trip; a crash doubles at most so many, which costs workers a look each."""
 LOOK_AGAIN_S = 0.5
@@ -87,6 +90,16 @@ def push_missing(
             pushed += len(group)
             on_pushed(len(group))
     return pushed
+
+
+def settle(client: "redis.Redis", keys: RunKeys) -> str:
+    """All messages are pushed: the run is running, or complete already; one on hold stays so. Returns the status."""
+    lasting = [key for key in keys.lasting() if key not in {keys.state, keys.counts}]
+    script = client.register_script(_SETTLE)
+    status: bytes = script(keys=[keys.state, keys.counts, *lasting], args=[round(names.FINISHED_TTL_S)])
+    if status == b"complete":
+        client.zrem(names.RUNS, keys.run)
+    return status.decode()
 
 
 def _room(client: "redis.Redis", pressure: Backpressure | None) -> int:

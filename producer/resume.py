@@ -1,4 +1,4 @@
-"""`producer resume`: rebuild counters and queue of a run from the store, at any moment, and let it run again."""
+"""`producer resume`: let a run go on; rebuild its counters and queue from the store first, unless it is only on hold."""
 
 import sys
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ import redis
 from celery import Celery
 
 from producer.command import print_json, settings_of_command, with_progress
+from producer.lift import lift_hold
 from producer.manifests import read_manifest
 from producer.parallel import in_order
 from producer.printable import printable
@@ -55,7 +56,13 @@ class Resumption:
 
 
 def resume_run(
-    store: ObjectStore, client: "redis.Redis", settings: FleetSettings, manifest: Manifest, *, check_inputs: bool
+    store: ObjectStore,
+    client: "redis.Redis",
+    settings: FleetSettings,
+    manifest: Manifest,
+    *,
+    check_inputs: bool,
+    anew: bool = True,
 ) -> Resumption:
     """Rebuild counters and queue under the run's lock.
 
@@ -65,6 +72,7 @@ def resume_run(
         settings: Of the fleet.
         manifest: Of the run.
         check_inputs: Read the input shard of each batch before its message is pushed.
+        anew: Also count a run anew that is only on hold.
 
     Raises:
         RunBusy: Another producer is at it.
@@ -72,6 +80,9 @@ def resume_run(
         StoreUnavailable: The store is away; do it again.
     """
     with broker_errors(settings), run_lock(client, manifest.run):
+        lifted = None if anew else lift_hold(client, settings, manifest)
+        if lifted is not None:
+            return Resumption(lifted[0], Pushed(pushed=lifted[1]))
         rebuilt = rebuild(store, client, settings, manifest, on_hold="lift")
         if rebuilt.status == "complete":
             return Resumption(rebuilt, Pushed())
@@ -133,16 +144,17 @@ def _park(client: "redis.Redis", manifest: Manifest, bad: dict[str, str]) -> Non
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--trust-inputs", is_flag=True, help="Do not read the input shards before their batches are pushed.")
-def resume(run: str, as_json: bool, trust_inputs: bool) -> None:
-    """Rebuild counters and queue of RUN from the store, and let it run.
+@click.option("--rebuild", "anew", is_flag=True, help="Count anew from the store, even if the run is only on hold.")
+def resume(run: str, as_json: bool, trust_inputs: bool, anew: bool) -> None:
+    """Let RUN go on: one that is paused or cancelled, that Redis forgot, or whose batches were parked.
 
-    For a run that Redis forgot, that is paused or cancelled, or whose batches were parked. Safe to repeat at any moment, also
-    while workers work on it. Ends with 1 if a shard is missing or corrupt; the other batches are pushed all the same.
+    Unless the run is only on hold, its counters and queue are rebuilt from the store. Safe to repeat at any moment, also while
+    workers work on it. Ends with 1 if a shard is missing or corrupt; the other batches are pushed all the same.
     """
     settings = settings_of_command()
     store = open_store(settings)
     manifest = read_manifest(store, run)
-    done = resume_run(store, connect(settings), settings, manifest, check_inputs=not trust_inputs)
+    done = resume_run(store, connect(settings), settings, manifest, check_inputs=not trust_inputs, anew=anew)
     if as_json:
         print_json(as_document(done))
     else:

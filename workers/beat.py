@@ -14,7 +14,7 @@ import redis.exceptions
 import structlog
 
 from workers.contract import names
-from workers.deliveries import LOST, Deliveries
+from workers.deliveries import CANCELLED, LOST, Deliveries
 from workers.execute import Bench
 from workers.ledger import Ledger
 from workers.sweep import SWEEP_INTERVAL_S, Sweep
@@ -81,11 +81,11 @@ class Heart:
                 held[label].end(LOST)
             if beat.status == "cancelled":
                 for batch in held.values():
-                    batch.end("cancelled")
+                    batch.end(CANCELLED)
             for label in beat.freed:
                 log.warning("lease.lapsed", run=run, batch=label, next="pushed again")
                 self._deliveries.push_soon(run, label)
-            if beat.status == "complete":
+            if beat.over:
                 await self._redis.zrem(names.RUNS, run)
 
     def _state(self) -> str:

@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from workers.contract.errors import FleetError, Permanent, WorkersLost
-from workers.contract.schema import BatchMessage, Provenance
+from workers.contract.schema import BatchMessage, Completion, Provenance
 from workers.engine import EngineInfo
 from workers.execute import BatchExecution, Bench, Deaths, InFlight
 from workers.ledger import Claim, Claimed, Ledger
@@ -32,6 +32,7 @@ MAX_STUCK = 8
 """Batches that may wait for their input while others pass them: one bad shard must not idle an engine."""
 
 LOST = "another worker holds it"
+CANCELLED = "the run was cancelled"
 Ending = tuple[str, dict[str, object]]
 """The event that a delivery ends in, and its fields."""
 _NOT_CLAIMED = {
@@ -61,7 +62,9 @@ class OpenBatch:
     stuck: bool = False
 
     def end(self, because: str, *, engine_died: bool = False) -> None:
-        """Stop working on it."""
+        """Stop working on it; it ends once."""
+        if self.ended_because:
+            return
         self.ended_because, self.engine_died = because, engine_died
         self.left_over = dict(self.execution.in_flight) if self.execution else {}
         if self.work is not None:
@@ -148,6 +151,8 @@ class Deliveries:
             await self._ledger.accuse(batch.claim, batch.to_accuse(), 1 if batch.engine_died else -1)
             if batch.ended_because == LOST:
                 return "batch.lost", attempt
+            if batch.ended_because == CANCELLED and batch.execution is not None:
+                return "batch.cancelled", {**attempt, **await self._store(batch, batch.execution.cut_short())}
             await self._give_back(batch)
             if not batch.ended_because:  # the job itself was terminated
                 raise
@@ -163,7 +168,7 @@ class Deliveries:
             return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
 
     async def _complete(self, batch: OpenBatch, claimed: Claimed) -> dict[str, object]:
-        message, claim, kept = batch.message, batch.claim, claimed.kept
+        message, claim = batch.message, batch.claim
         if claimed.lapses >= MAX_LAPSES:
             raise WorkersLost(f"{claim.run}/{claim.batch}", claimed.lapses)
         manifest = await self._shards.manifest(message.run, message.made)
@@ -172,21 +177,28 @@ class Deliveries:
             self._bench,
             manifest.sampling,
             self._origin(claim),
+            prompts,
+            claimed.kept,
             keep=lambda outcome: self._ledger.checkpoint(claim, outcome),
             accuse=lambda indices, change: self._ledger.accuse(claim, indices, change),
             deaths=Deaths(dict(claimed.deaths), watched=claimed.lapses > 0),
         )
         self._settle(batch)
         self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)
-        outcomes = await batch.execution.run(prompts, kept)
+        if claimed.cancelled:
+            return await self._store(batch, batch.execution.cut_short())
+        return {**await self._store(batch, await batch.execution.run()), "resumed": len(claimed.kept)}
+
+    async def _store(self, batch: OpenBatch, outcomes: list[Completion]) -> dict[str, object]:
+        claim = batch.claim
         stored = await self._shards.write(claim.run, claim.batch, outcomes)
         _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
         self.completed += stored.counts.completed
         self.failed += stored.counts.failed
         if status == "complete":
             log.info("run.complete", run=claim.run)
-        told = {"prompts": len(prompts), "failed": stored.counts.failed, "resumed": len(kept)}
-        return {**told, "completion_tokens": stored.counts.completion_tokens}
+        counts = stored.counts
+        return {"prompts": len(outcomes), "failed": counts.failed, "completion_tokens": counts.completion_tokens}
 
     def _origin(self, claim: Claim) -> Provenance:
         info = self.engine_info

@@ -72,39 +72,65 @@ class BatchExecution:
     """The prompts of one batch, as far as this worker has brought them."""
 
     def __init__(
-        self, bench: Bench, sampling: Sampling, provenance: Provenance, keep: Keep, accuse: Accuse, deaths: Deaths
+        self,
+        bench: Bench,
+        sampling: Sampling,
+        provenance: Provenance,
+        prompts: Sequence[Prompt],
+        kept: Mapping[int, Completion],
+        keep: Keep,
+        accuse: Accuse,
+        deaths: Deaths,
     ) -> None:
+        """Take a batch.
+
+        Args:
+            bench: Of the worker.
+            sampling: Of the run.
+            provenance: What all rows share.
+            prompts: Of the batch, in order.
+            kept: Outcomes from earlier deliveries, by index; these are not generated again.
+            keep: Keeps an outcome at once, and returns the one that counts.
+            accuse: Counts deaths of the engine under prompts.
+            deaths: Counted so far.
+        """
         self._bench = bench
         self._sampling = sampling
         self._provenance = provenance
+        self._prompts = prompts
+        self._outcomes = dict(kept)
         self._keep = keep
         self._accuse = accuse
         self._deaths = deaths
         self.in_flight: dict[str, InFlight] = {}
 
-    async def run(self, prompts: Sequence[Prompt], kept: Mapping[int, Completion]) -> list[Completion]:
+    async def run(self) -> list[Completion]:
         """Bring every prompt to its outcome.
-
-        Args:
-            prompts: Of the batch, in order.
-            kept: Outcomes from earlier deliveries, by index; these are not generated again.
 
         Returns:
             Shape (len(prompts),), in order of the batch.
         """
-        outcomes = dict(kept)
 
         async def bring(index: int) -> None:
-            outcomes[index] = await self._keep(await self._outcome(index, prompts[index]))
+            self._outcomes[index] = await self._keep(await self._outcome(index, self._prompts[index]))
 
         try:
             async with asyncio.TaskGroup() as group:
-                for index in range(len(prompts)):
-                    if index not in outcomes:
+                for index in range(len(self._prompts)):
+                    if index not in self._outcomes:
                         group.create_task(bring(index))
         except* Exception as errors:  # noqa: BLE001  (the first failure is the batch's, unwrapped)
             raise errors.exceptions[0] from None
-        return [outcomes[index] for index in range(len(prompts))]
+        return [self._outcomes[index] for index in range(len(self._prompts))]
+
+    def cut_short(self) -> list[Completion]:
+        """Its outcomes now, shape (len(prompts),): prompts without one have failed as `cancelled`."""
+        cancelled = GiveUp("cancelled", "the run was cancelled before this prompt was answered")
+        origin = self._provenance
+        return [
+            self._outcomes.get(index) or self._failed(index, prompt, cancelled, None, origin)
+            for index, prompt in enumerate(self._prompts)
+        ]
 
     async def _outcome(self, index: int, prompt: Prompt) -> Completion:
         sampling = self._sampling if prompt.sampling is None else self._sampling.overridden_by(prompt.sampling)

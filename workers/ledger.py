@@ -79,6 +79,7 @@ class Claim:
 class Claimed:
     """Answer to a claim. If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → how often that
     prompt was in flight when its engine or worker died, `lapses` how many workers fell silent with the batch in hand.
+    `cancelled`: what is kept is to be stored, nothing to be generated.
     """
 
     outcome: Outcome
@@ -87,15 +88,19 @@ class Claimed:
     kept: Mapping[int, Completion] = field(default_factory=dict)
     deaths: Mapping[int, int] = field(default_factory=dict)
     lapses: int = 0
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
 class Beat:
-    """Answer to a beat: batches that are no longer this worker's, batches freed from silent workers, the run's status."""
+    """Answer to a beat: batches that are no longer this worker's, batches freed from silent workers, the run's status, and
+    whether nothing will come of it any more.
+    """
 
     lost: tuple[str, ...]
     freed: tuple[str, ...]
     status: str
+    over: bool
 
 
 def pack(completion: Completion) -> bytes:
@@ -147,7 +152,7 @@ class Ledger:
         if outcome != b"claimed":
             return Claimed(cast("Outcome", outcome.decode()), detail.decode())
         claim = Claim(run, batch, wanted.token, int(detail))
-        lapses, kept, deaths = more
+        lapses, kept, deaths, status = more
         return Claimed(
             "claimed",
             self._worker,
@@ -155,6 +160,7 @@ class Ledger:
             {index: unpack(payload) for index, payload in _pairs(kept)},
             {index: int(count) for index, count in _pairs(deaths)},
             int(lapses),
+            cancelled=status == b"cancelled",
         )
 
     async def accuse(self, claim: Claim, indices: Sequence[int], change: int) -> None:
@@ -303,11 +309,11 @@ class Ledger:
         """
         keys = RunKeys(run)
         held = [part for claim in claims for part in (claim.batch, claim.bit, claim.token)]
-        lost, freed, status = await self._scripts["beat"](
-            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses],
+        lost, freed, status, over = await self._scripts["beat"](
+            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses, keys.open],
             args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *held],
         )
-        return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode())
+        return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode(), bool(over))
 
     async def _call(self, script: str, keys: list[str], args: list[Any]) -> Any:
         return await self._waiting(lambda: self._scripts[script](keys=keys, args=args))

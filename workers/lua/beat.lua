@@ -1,6 +1,6 @@
 -- Renew a worker's leases of one run, tell it which it lost, and free those that nobody renewed.
--- KEYS lease owner done beat state lapses; ARGV lease_ms limit ttl_s [batch bit token]…
--- Returns {lost batches, freed batches, run status}.
+-- KEYS lease owner done beat state lapses open; ARGV lease_ms limit ttl_s [batch bit token]…
+-- Returns {lost batches, freed batches, run status, 1 if the run is over: nothing of it is leased, open, or yet to come}.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lease_ms = tonumber(ARGV[1])
@@ -32,4 +32,7 @@ if now >= tonumber(redis.call('HGET', KEYS[4], 'grace') or '0') then
     freed[#freed + 1] = batch
   end
 end
-return {lost, freed, redis.call('HGET', KEYS[5], 'status') or ''}
+local status = redis.call('HGET', KEYS[5], 'status') or ''
+local held = redis.call('ZCARD', KEYS[1]) + redis.call('SCARD', KEYS[7])
+local over = status == 'complete' or (status == 'cancelled' and held == 0)
+return {lost, freed, status, over and 1 or 0}

@@ -1,10 +1,11 @@
 -- Give a batch to a worker for the length of a lease, unless it is done, held, or the run takes no work.
 -- KEYS state done lease owner attempts checkpoints pushed parked lapses; ARGV batch bit token lease_ms
--- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index, deaths, …}}. Safe to repeat with the same token.
+-- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index, deaths, …}, run status}. Safe to repeat with the
+-- same token. A batch of a cancelled run is given only if it has checkpoints: they are to be stored.
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then return {'unknown', ''} end
 if redis.call('GETBIT', KEYS[2], ARGV[2]) == 1 then return {'done', ''} end
-if status == 'paused' or status == 'cancelled' then
+if status == 'paused' or (status == 'cancelled' and redis.call('EXISTS', KEYS[6]) == 0) then
   redis.call('SETBIT', KEYS[7], ARGV[2], 0)
   return {status, ''}
 end
@@ -44,4 +45,4 @@ for i = 1, #fields, 2 do
     deaths[#deaths + 1] = fields[i + 1]
   end
 end
-return {'claimed', tostring(attempt), tostring(lapses), kept, deaths}
+return {'claimed', tostring(attempt), tostring(lapses), kept, deaths, status}

@@ -28,6 +28,9 @@ local done = redis.call('HINCRBY', KEYS[8], 'batches', 1)
 redis.call('HINCRBY', KEYS[8], 'shards', 1)
 redis.call('HINCRBY', KEYS[8], 'shard_bytes', ARGV[3])
 local status = redis.call('HGET', KEYS[1], 'status')
+if status == 'cancelled' then
+  for _, key in ipairs(KEYS) do redis.call('EXPIRE', key, ARGV[5]) end
+end
 local batches = tonumber(redis.call('HGET', KEYS[1], 'batches') or '-1')
 if status == 'running' and done >= batches then
   local now = redis.call('TIME')[1]
