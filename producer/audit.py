@@ -1,17 +1,19 @@
 """`producer audit`: prove from the store alone that every prompt of a run has exactly one outcome."""
 
 import sys
+from collections.abc import Iterator, Sequence
 
 import click
 
 from producer.command import print_json, settings_of_command, with_progress
-from producer.findings import KINDS, Findings, examine
+from producer.findings import KINDS, Findings, examine, examine_repair
 from producer.manifests import read_manifest, stored_shards
 from producer.parallel import in_order
 from producer.printable import printable
-from producer.rebuild import Rebuilt, rebuild
+from producer.rebuild import Rebuilt, rebuild_all
+from producer.repairs import Layer, find_repairs
 from producer.run_lock import run_lock
-from producer.shards import prompt_name, read_batch
+from producer.shards import BatchRead, prompt_name, read_batch
 from workers.broker import broker_errors, connect
 from workers.contract import errors
 from workers.contract.errors import ShardCorrupt
@@ -28,20 +30,31 @@ _MEANING = {
 }
 
 
-def audit_run(store: ObjectStore, manifest: Manifest) -> Findings:
-    """Read a run wholly, batch by batch; memory does not grow with it.
+def audit_run(store: ObjectStore, manifest: Manifest, repairs: Sequence[Manifest] = ()) -> Findings:
+    """Read a run and its repairs wholly, batch by batch; memory does not grow with them.
 
     Raises:
         StoreUnavailable: The store stopped answering.
     """
     findings = Findings()
-    batches = in_order(lambda number: read_batch(store, manifest, number, with_counts=True), range(manifest.batches))
-    for read in with_progress(batches, f"audit {manifest.run}: batches", manifest.batches):
-        findings.add(examine(read, manifest.samples))
-    for number, info in stored_shards(store, manifest):
-        if number is None:
-            findings.add(_unknown_shard(store, info.key, manifest.samples))
+    layers = [Layer(examine_repair(_read(store, repair), manifest.samples, findings)) for repair in repairs]
+    for read in with_progress(_read(store, manifest), f"audit {manifest.run}: batches", manifest.batches):
+        findings.add(examine(read, manifest.samples, layers))
+    for repair, layer in zip(repairs, layers, strict=True):
+        layer.drain()
+        if layer.strays:
+            findings.told(
+                f"{repair.run}: {layer.strays} of its prompts are none of the run's; `producer requeue` made no such repair"
+            )
+    for part in (manifest, *repairs):
+        for number, info in stored_shards(store, part):
+            if number is None:
+                findings.add(_unknown_shard(store, info.key, manifest.samples))
     return findings
+
+
+def _read(store: ObjectStore, manifest: Manifest) -> Iterator[BatchRead]:
+    return in_order(lambda number: read_batch(store, manifest, number, with_counts=True), range(manifest.batches))
 
 
 def _unknown_shard(store: ObjectStore, key: str, samples: int) -> Findings:
@@ -56,7 +69,7 @@ def _unknown_shard(store: ObjectStore, key: str, samples: int) -> Findings:
     return findings
 
 
-def as_document(manifest: Manifest, findings: Findings, repaired: Rebuilt | None) -> dict[str, object]:
+def as_document(manifest: Manifest, findings: Findings, repaired: Sequence[Rebuilt]) -> dict[str, object]:
     """The keys of DESIGN §10; `rows` is what the manifest promises: ok + failed + missing + corrupt, if no object is lost."""
     document: dict[str, object] = {
         "run": manifest.run,
@@ -69,8 +82,9 @@ def as_document(manifest: Manifest, findings: Findings, repaired: Rebuilt | None
         "problems": findings.problems,
         "problems_left_out": findings.problems_left_out,
     }
-    if repaired is not None:
-        document["repaired"] = repaired.as_document()
+    if repaired:
+        base, *repairs = (rebuilt.as_document() for rebuilt in repaired)
+        document["repaired"] = base | {"repairs": repairs}
     return document
 
 
@@ -109,20 +123,21 @@ def audit(run: str, as_json: bool, repair: bool) -> None:
     settings = settings_of_command()
     store = open_store(settings)
     manifest = read_manifest(store, run)
-    findings = audit_run(store, manifest)
-    repaired = _repair(settings, store, manifest) if repair else None
+    repairs = find_repairs(store, manifest)
+    findings = audit_run(store, manifest, repairs)
+    repaired = _repair(settings, store, manifest, repairs) if repair else []
     if as_json:
         print_json(as_document(manifest, findings, repaired))
     else:
         for line in as_text(manifest, findings):
             click.echo(line)
-        if repaired is not None:
-            click.echo(f"counters in Redis computed anew: {repaired.sentence()}")
+        for rebuilt in repaired:
+            click.echo(f"counters of {rebuilt.run} in Redis computed anew: {rebuilt.sentence()}")
     if not findings.clean:
         sys.exit(errors.EXIT_FAILED)
 
 
-def _repair(settings: FleetSettings, store: ObjectStore, manifest: Manifest) -> Rebuilt:
+def _repair(settings: FleetSettings, store: ObjectStore, manifest: Manifest, repairs: Sequence[Manifest]) -> list[Rebuilt]:
     client = connect(settings)
     with broker_errors(settings), run_lock(client, manifest.run):
-        return rebuild(store, client, settings, manifest)
+        return rebuild_all(store, client, settings, manifest, repairs)

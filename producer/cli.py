@@ -18,6 +18,7 @@ COMMANDS = {
     "audit": "producer.audit:audit",
     "collect": "producer.collect.command:collect",
     "resume": "producer.resume:resume",
+    "requeue": "producer.requeue:requeue",
     "pause": "producer.hold:pause",
     "cancel": "producer.hold:cancel",
 }

@@ -14,8 +14,8 @@ import redis
 import structlog
 
 from producer.manifests import find_manifest
-from producer.publish import Backpressure, done_batches, push_missing, settle
-from producer.resume import resume_run
+from producer.publish import Backpressure, done_batches, push_missing, repairs_noted, settle, tell_state
+from producer.resume import resume_all
 from producer.run_lock import RunBusy, RunLock, run_lock
 from producer.sources.lines import source_name
 from producer.sources.rejects import Reject
@@ -108,7 +108,7 @@ def enqueue(order: Order, store: ObjectStore, client: "redis.Redis", settings: F
         manifest = find_manifest(store, order.run)
         if manifest is None:
             raise SourceUnreadable(order.run, "the run disappeared from the store meanwhile")
-        resumed = resume_run(store, client, settings, manifest, check_inputs=False)
+        resumed = resume_all(store, client, settings, manifest, check_inputs=False)[0]
         return Enqueued(manifest, resumed.pushed.pushed, len(resumed.rebuilt.done), resumed.rebuilt.status)
 
 
@@ -163,7 +163,7 @@ def _enqueue(
         rejects = _compare_source(stream, manifest, watcher)
         if not client.exists(keys.state):
             return None
-    _tell_state(client, manifest)
+    tell_state(client, manifest)
     watcher.pushing(manifest.batches)
     done = done_batches(client, manifest)
     with make_app(settings) as app:
@@ -174,6 +174,8 @@ def _enqueue(
 
 
 def _forget(client: "redis.Redis", keys: RunKeys) -> None:
+    for number in range(1, repairs_noted(client, keys) + 1):
+        _forget(client, RunKeys(names.repair_name(keys.run, number)))
     for batch in cast("set[bytes]", client.smembers(keys.open)):
         client.delete(keys.checkpoints(batch.decode()))
     client.delete(*keys.lasting(), keys.beat)
@@ -252,15 +254,3 @@ def _compare_source(stream: SourceStream, manifest: Manifest, watcher: Watcher) 
             f"{manifest.accepted} rows accepted, sha256 {manifest.source_sha256[:12]}…",
         )
     return rejects
-
-
-def _tell_state(client: "redis.Redis", manifest: Manifest) -> None:
-    told: dict[Any, Any] = {
-        "total": manifest.prompts,
-        "batches": manifest.batches,
-        "rejected": manifest.rejected,
-        "priority": manifest.priority,
-        "created_at": manifest.created_at,
-        **({"model": manifest.model} if manifest.model else {}),
-    }
-    client.hset(RunKeys(manifest.run).state, mapping=told)

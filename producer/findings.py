@@ -1,13 +1,16 @@
 """What an audit finds in one batch, and how findings add up. Pure."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from producer.repairs import Layer, Outcome
 from producer.shards import BatchRead, prompt_name
 from workers.contract.errors import ShardCorrupt
 from workers.contract.schema import REASONS, Completion, Prompt, ShardCounts
 
 Kind = Literal["missing", "doubled", "orphan", "corrupt"]
+Verdict = Literal["ok", "failed", "missing", "corrupt"]
 KINDS: tuple[Kind, ...] = ("missing", "doubled", "orphan", "corrupt")
 EXAMPLES = 100
 
@@ -53,11 +56,12 @@ class Findings:
         self.problems_left_out += other.problems_left_out
 
 
-def examine(read: BatchRead, samples: int) -> Findings:
+def examine(read: BatchRead, samples: int, layers: Sequence[Layer] = ()) -> Findings:
     """Hold the outcomes of a batch against its prompts.
 
-    Each prompt is counted once, as ok, failed, missing or corrupt; rows beyond the first of a prompt are `doubled`, rows that
-    belong to no prompt are `orphan`. Without a trustworthy input shard all prompts of the batch are corrupt.
+    Each prompt is counted once, as ok, failed, missing or corrupt, by the newest of its outcomes: that of the last repair in
+    `layers` which holds it. Rows beyond the first of a prompt are `doubled`, rows that belong to no prompt are `orphan`.
+    Without a trustworthy input shard all prompts of the batch are corrupt.
     """
     findings = Findings()
     for error in (read.input_error, read.output_error, read.told_error):
@@ -66,36 +70,69 @@ def examine(read: BatchRead, samples: int) -> Findings:
     if read.prompts is None:
         for index in range(read.expected):
             findings.found("corrupt", f"{read.label}/{index}")
-    elif read.output_error is not None:
-        for prompt in read.prompts:
-            findings.found("corrupt", prompt_name(prompt, samples))
     else:
-        _match(read.prompts, read.completions or [], samples, findings)
+        rows = _rows(read, samples, findings)
+        for index, prompt in enumerate(read.prompts):
+            verdict = "corrupt" if read.output_error is not None else _verdict(rows.get(index, []))
+            _count(findings, _newest(verdict, prompt, layers), prompt_name(prompt, samples))
     if read.completions is not None and read.told is not None:
         _compare_counts(read, ShardCounts.of(read.completions), read.told, findings)
     return findings
 
 
-def _match(prompts: list[Prompt], completions: list[Completion], samples: int, findings: Findings) -> None:
+def examine_repair(reads: Iterable[BatchRead], samples: int, findings: Findings) -> Iterator[Outcome]:
+    """The outcomes of a repair, for `Layer`; what is wrong with its shards goes to `findings`.
+
+    Its prompts are counted where they are laid over the run, except those of a batch whose prompts are not known.
+    """
+    for read in reads:
+        own = examine(read, samples)
+        own.ok = own.failed = 0
+        counted: list[Kind] = ["missing", "corrupt"]
+        for kind in counted if read.prompts is not None else ():
+            own.counts[kind], own.examples[kind] = 0, []
+        findings.add(own)
+        rows = {index: found[0] for index, found in _rows(read, samples, Findings()).items()}
+        for index, prompt in enumerate(read.prompts or []):
+            yield Outcome(prompt, rows.get(index), read.label, corrupt=read.output_error is not None)
+
+
+def _rows(read: BatchRead, samples: int, findings: Findings) -> dict[int, list[Completion]]:
+    """Rows by the index of their prompt; those that belong to none, or come again, are findings."""
     rows: dict[int, list[Completion]] = {}
-    for completion in completions:
+    prompts = read.prompts or []
+    for completion in read.completions or []:
         if belongs(completion, prompts):
             rows.setdefault(completion.index, []).append(completion)
         else:
             findings.found("orphan", prompt_name(completion, samples))
-    for index, prompt in enumerate(prompts):
-        name = prompt_name(prompt, samples)
-        found = rows.get(index, [])
-        if not found:
-            findings.found("missing", name)
-        elif not sound(found[0]):
-            findings.found("corrupt", name)
-        elif found[0].status == "ok":
-            findings.ok += 1
-        else:
-            findings.failed += 1
+    for index, found in rows.items():
         if len(found) > 1:
-            findings.found("doubled", name, len(found) - 1)
+            findings.found("doubled", prompt_name(prompts[index], samples), len(found) - 1)
+    return rows
+
+
+def _verdict(found: list[Completion]) -> Verdict:
+    if not found:
+        return "missing"
+    return found[0].status if sound(found[0]) else "corrupt"
+
+
+def _newest(verdict: Verdict, prompt: Prompt, layers: Sequence[Layer]) -> Verdict:
+    for layer in layers:
+        found = layer.take(prompt)
+        if found is not None:
+            verdict = "corrupt" if found.corrupt else _verdict([found.completion] if found.completion else [])
+    return verdict
+
+
+def _count(findings: Findings, verdict: Verdict, name: str) -> None:
+    if verdict == "ok":
+        findings.ok += 1
+    elif verdict == "failed":
+        findings.failed += 1
+    else:
+        findings.found(verdict, name)
 
 
 def belongs(completion: Completion, prompts: list[Prompt]) -> bool:

@@ -4,6 +4,7 @@ The claim script asks the run's status, so a hold takes effect at the next claim
 run; of a cancelled one they abort it at their next beat and store what was answered, the rest of these batches as `cancelled`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast
 
@@ -12,6 +13,7 @@ import redis
 
 from producer.command import print_json, settings_of_command
 from producer.manifests import read_manifest
+from producer.repairs import find_repairs
 from workers.broker import broker_errors, connect
 from workers.celery import make_app
 from workers.contract import layout, names
@@ -79,13 +81,35 @@ def _push_open(settings: FleetSettings, client: "redis.Redis", manifest: Manifes
         for label in sorted(opened):
             parsed = layout.parse_batch_label(label.decode())
             if parsed is not None:
-                push(app, manifest.message_of(parsed[0]), manifest.priority, recovered=True)
+                push(app, manifest.message_of(parsed), manifest.priority, recovered=True)
+
+
+def hold_all(settings: FleetSettings, client: "redis.Redis", parts: Sequence[Manifest], wanted: Hold) -> str:
+    """Hold a run and its repairs; those that are over already stay so.
+
+    Returns:
+        The status before, of the first that was not over.
+
+    Raises:
+        RunIsOver: All are over.
+        RunForgotten, BrokerUnavailable: See `hold`.
+    """
+    before, over = [], []
+    for part in parts:
+        try:
+            before.append(hold(settings, client, part, wanted))
+        except RunIsOver as error:
+            over.append(error)
+    if not before:
+        raise over[0]
+    return before[0]
 
 
 def _hold(run: str, wanted: Hold, as_json: bool, sentence: str) -> None:
     settings = settings_of_command()
-    manifest = read_manifest(open_store(settings), run)
-    before = hold(settings, connect(settings), manifest, wanted)
+    store = open_store(settings)
+    manifest = read_manifest(store, run)
+    before = hold_all(settings, connect(settings), (manifest, *find_repairs(store, manifest)), wanted)
     if as_json:
         print_json({"run": run, "status": wanted, "status_before": before})
     else:

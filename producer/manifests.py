@@ -15,7 +15,7 @@ def find_manifest(store: ObjectStore, run: str) -> Manifest | None:
         ShardCorrupt: The object is not a manifest.
         ContractMismatch: A later schema.
     """
-    if not names.RUN_NAME.fullmatch(run):
+    if not names.RUN_NAME.fullmatch(names.parse_repair(run)[0]):
         return None
     key = layout.manifest(run)
     body = store.get(key)
@@ -56,7 +56,6 @@ def stored_shards(store: ObjectStore, manifest: Manifest) -> Iterator[tuple[int 
 
 
 def number_of_key(key: str) -> int | None:
-    """Batch number of a shard's key; None for a key that is no shard, or that of a repair batch."""
+    """Batch number of a shard's key; None for a key that is no shard."""
     label = layout.batch_of_key(key)
-    parsed = None if label is None else layout.parse_batch_label(label)
-    return parsed[0] if parsed is not None and parsed[1] == 0 else None
+    return None if label is None else layout.parse_batch_label(label)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import kombu.exceptions
+import msgspec
 import redis
 from celery import Celery
 
@@ -90,6 +91,39 @@ def push_missing(
             pushed += len(group)
             on_pushed(len(group))
     return pushed
+
+
+def state_fields(manifest: Manifest) -> dict[str, object]:
+    """What Redis is told of a run, from its manifest alone."""
+    told: dict[str, object] = {
+        "total": manifest.prompts,
+        "batches": manifest.batches,
+        "rejected": manifest.rejected,
+        "priority": manifest.priority,
+        "created_at": manifest.created_at,
+    }
+    if manifest.model:
+        told["model"] = manifest.model
+    if manifest.repair is not None:
+        told["replaces"] = msgspec.json.encode(manifest.repair).decode()
+    return told
+
+
+def tell_state(client: "redis.Redis", manifest: Manifest) -> None:
+    """Tell Redis of a run."""
+    client.hset(RunKeys(manifest.run).state, mapping=cast("Any", state_fields(manifest)))
+
+
+def note_repairs(client: "redis.Redis", manifest: Manifest, count: int) -> None:
+    """Tell Redis how many repairs a run has, so that `status` finds them without the store."""
+    keys = RunKeys(manifest.run)
+    if count and client.hexists(keys.state, "status"):
+        client.hset(keys.state, "repairs", str(count))
+
+
+def repairs_noted(client: "redis.Redis", keys: RunKeys) -> int:
+    """How many repairs Redis knows of a run."""
+    return int(cast("bytes | None", client.hget(keys.state, "repairs")) or 0)
 
 
 def settle(client: "redis.Redis", keys: RunKeys) -> str:

@@ -32,4 +32,4 @@ def taken_care_of(client: "redis.Redis", run: str) -> tuple[set[int], set[int]]:
 
 
 def _numbers(batches: set[str]) -> set[int]:
-    return {parsed[0] for batch in batches if (parsed := layout.parse_batch_label(batch)) is not None}
+    return {parsed for batch in batches if (parsed := layout.parse_batch_label(batch)) is not None}

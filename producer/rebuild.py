@@ -7,7 +7,7 @@ checkpoints go: the worker's own commit then changes nothing. Pushes no message.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,6 +19,7 @@ from producer.bitmap import Bitmap
 from producer.command import with_progress
 from producer.manifests import stored_shards
 from producer.parallel import in_order
+from producer.publish import note_repairs, state_fields
 from producer.shards import stored_counts
 from workers.broker import broker_errors
 from workers.contract import layout, names
@@ -97,14 +98,7 @@ class _Found:
 
     def plan(self, on_hold: OnHold) -> bytes:
         manifest = self.manifest
-        state = {
-            "total": manifest.prompts,
-            "batches": manifest.batches,
-            "rejected": manifest.rejected,
-            "priority": manifest.priority,
-            "created_at": manifest.created_at,
-            **({"model": manifest.model} if manifest.model else {}),
-        }
+        state = state_fields(manifest)
         wanted = ("completed", "failed", "prompt_tokens", "completion_tokens", "batches", "shards", "shard_bytes")
         return msgspec.json.encode(
             {
@@ -118,6 +112,15 @@ class _Found:
                 "finished_ttl_s": round(names.FINISHED_TTL_S),
             }
         )
+
+
+def rebuild_all(
+    store: ObjectStore, client: "redis.Redis", settings: FleetSettings, manifest: Manifest, repairs: Sequence[Manifest]
+) -> list[Rebuilt]:
+    """`rebuild` of a run, then of each of its repairs; a run or repair on hold stays so."""
+    rebuilt = [rebuild(store, client, settings, part) for part in (manifest, *repairs)]
+    note_repairs(client, manifest, len(repairs))
+    return rebuilt
 
 
 def rebuild(

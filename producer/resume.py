@@ -14,8 +14,10 @@ from producer.lift import lift_hold
 from producer.manifests import read_manifest
 from producer.parallel import in_order
 from producer.printable import printable
+from producer.publish import note_repairs
 from producer.queue_state import taken_care_of
 from producer.rebuild import Rebuilt, rebuild
+from producer.repairs import find_repairs
 from producer.run_lock import run_lock
 from producer.shards import check_input
 from workers.broker import broker_errors, connect
@@ -55,7 +57,7 @@ class Resumption:
         return {**self.rebuilt.corrupt, **self.pushed.bad}
 
 
-def resume_run(
+def resume_all(
     store: ObjectStore,
     client: "redis.Redis",
     settings: FleetSettings,
@@ -63,6 +65,36 @@ def resume_run(
     *,
     check_inputs: bool,
     anew: bool = True,
+) -> list[Resumption]:
+    """Let a run and its repairs go on.
+
+    Args:
+        store, client, settings, manifest, check_inputs: See `resume_run`.
+        anew: Count them anew even if they are only on hold.
+
+    Returns:
+        The run first, then its repairs; without `anew`, only those that were on hold, if any was.
+
+    Raises:
+        As `resume_run`.
+    """
+    repairs = find_repairs(store, manifest)
+    if not anew and (lifted := [done for part in (manifest, *repairs) if (done := _lifted(client, settings, part))]):
+        return lifted
+    resumed = [resume_run(store, client, settings, part, check_inputs=check_inputs) for part in (manifest, *repairs)]
+    with broker_errors(settings):
+        note_repairs(client, manifest, len(repairs))
+    return resumed
+
+
+def _lifted(client: "redis.Redis", settings: FleetSettings, manifest: Manifest) -> Resumption | None:
+    with broker_errors(settings), run_lock(client, manifest.run):
+        lifted = lift_hold(client, settings, manifest)
+    return None if lifted is None else Resumption(lifted[0], Pushed(pushed=lifted[1]))
+
+
+def resume_run(
+    store: ObjectStore, client: "redis.Redis", settings: FleetSettings, manifest: Manifest, *, check_inputs: bool
 ) -> Resumption:
     """Rebuild counters and queue under the run's lock.
 
@@ -72,7 +104,6 @@ def resume_run(
         settings: Of the fleet.
         manifest: Of the run.
         check_inputs: Read the input shard of each batch before its message is pushed.
-        anew: Also count a run anew that is only on hold.
 
     Raises:
         RunBusy: Another producer is at it.
@@ -80,9 +111,6 @@ def resume_run(
         StoreUnavailable: The store is away; do it again.
     """
     with broker_errors(settings), run_lock(client, manifest.run):
-        lifted = None if anew else lift_hold(client, settings, manifest)
-        if lifted is not None:
-            return Resumption(lifted[0], Pushed(pushed=lifted[1]))
         rebuilt = rebuild(store, client, settings, manifest, on_hold="lift")
         if rebuilt.status == "complete":
             return Resumption(rebuilt, Pushed())
@@ -133,7 +161,7 @@ def _park(client: "redis.Redis", manifest: Manifest, bad: dict[str, str]) -> Non
     """No message and no pushed bit: otherwise the sweep would push what no worker can do."""
     keys = RunKeys(manifest.run)
     pipeline = client.pipeline(transaction=True)
-    for number in (parsed[0] for label in bad if (parsed := layout.parse_batch_label(label)) is not None):
+    for number in (parsed for label in bad if (parsed := layout.parse_batch_label(label)) is not None):
         pipeline.setbit(keys.pushed, number, 0)
     for label, cause in bad.items():
         pipeline.hset(keys.parked, label, cause)
@@ -154,12 +182,13 @@ def resume(run: str, as_json: bool, trust_inputs: bool, anew: bool) -> None:
     settings = settings_of_command()
     store = open_store(settings)
     manifest = read_manifest(store, run)
-    done = resume_run(store, connect(settings), settings, manifest, check_inputs=not trust_inputs, anew=anew)
+    done = resume_all(store, connect(settings), settings, manifest, check_inputs=not trust_inputs, anew=anew)
     if as_json:
-        print_json(as_document(done))
+        first, *others = (as_document(one) for one in done)
+        print_json(first | ({"repairs": others} if others else {}))
     else:
-        click.echo("\n".join(as_text(done)))
-    if done.bad:
+        click.echo("\n".join(line for one in done for line in as_text(one)))
+    if any(one.bad for one in done):
         sys.exit(errors.EXIT_FAILED)
 
 

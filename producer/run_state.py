@@ -1,7 +1,8 @@
 """What Redis knows of a run, read in one step and parsed once. Reads only; does not know the store."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import msgspec
@@ -10,6 +11,7 @@ import redis
 from producer.rates import Sample
 from workers.contract import names
 from workers.contract.names import RunKeys
+from workers.contract.schema import Repair
 
 _SAMPLE = msgspec.json.Decoder(tuple[float, int, int, int, int])
 GONE = "gone"
@@ -59,6 +61,8 @@ class RunState:
     in_flight: int | None
     leased_batches: int
     parked: Mapping[str, str]
+    repairs: int = 0
+    replaces: Repair | None = None
 
     @property
     def pending(self) -> int | None:
@@ -72,11 +76,19 @@ class RunState:
 
 
 def read_run(client: "redis.Redis", run: str) -> RunState | None:
-    """A run's state, counters, series and workers; None if Redis does not know it.
+    """A run with its repairs: state, counters, series and workers; None if Redis does not know it.
 
     Raises:
         redis.RedisError: Redis is away.
     """
+    base = _read_one(client, run)
+    if base is None or not base.repairs:
+        return base
+    names_of_repairs = (names.repair_name(run, number) for number in range(1, base.repairs + 1))
+    return with_repairs(base, [state for name in names_of_repairs if (state := _read_one(client, name)) is not None])
+
+
+def _read_one(client: "redis.Redis", run: str) -> RunState | None:
     keys = RunKeys(run)
     pipeline = client.pipeline(transaction=True)  # one moment: completed + failed + pending = total
     for key in (keys.state, keys.counts, keys.reasons, keys.flags, keys.workers, keys.parked):
@@ -114,7 +126,71 @@ def read_run(client: "redis.Redis", run: str) -> RunState | None:
         in_flight=_in_flight(client, run, owners, workers),
         leased_batches=len(owners),
         parked=_text(parked),
+        repairs=int(told.get("repairs", 0)),
+        replaces=msgspec.json.decode(told["replaces"], type=Repair) if "replaces" in told else None,
     )
+
+
+def with_repairs(base: RunState, repairs: Sequence[RunState]) -> RunState:
+    """A run's figures with those of its repairs: each prompt counts as its newest outcome says, or as pending."""
+    parts = [base, *repairs]
+    replaced = [part.replaces for part in repairs if part.replaces is not None]
+    completed = sum(part.completed for part in parts) - sum(repair.ok for repair in replaced)
+    failed = sum(part.failed for part in parts) - sum(repair.failed for repair in replaced)
+    at_work = next((part for part in parts if part.status != "complete"), parts[-1])
+    shift = completed + failed - at_work.completed - at_work.failed
+    tokens = sum(part.completion_tokens for part in parts)
+    in_flight = [part.in_flight for part in parts]
+    finished = [part.finished_at for part in parts]
+    return replace(
+        base,
+        status=at_work.status,
+        batches=None if base.batches is None else sum(part.batches or 0 for part in parts),
+        finished_at=max(filter(None, finished)) if all(finished) else None,
+        completed=completed,
+        failed=failed,
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        completion_tokens=tokens,
+        batches_done=sum(part.batches_done for part in parts),
+        shards=sum(part.shards for part in parts),
+        shard_bytes=sum(part.shard_bytes for part in parts),
+        reasons=_summed([part.reasons for part in parts], [repair.reasons for repair in replaced]),
+        flags=_summed([part.flags for part in parts], [repair.flags for repair in replaced]),
+        samples=tuple(
+            Sample(sample.at_s, sample.rows + shift, sample.completion_tokens + tokens - at_work.completion_tokens)
+            for sample in at_work.samples
+        ),
+        workers=_workers_of(parts),
+        in_flight=None if None in in_flight else sum(filter(None, in_flight)),
+        leased_batches=sum(part.leased_batches for part in parts),
+        parked={
+            batch if part is base else f"{part.run.removeprefix(base.run + '~')}-{batch}": cause
+            for part in parts
+            for batch, cause in part.parked.items()
+        },
+    )
+
+
+def _summed(added: list[Mapping[str, int]], taken: list[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for counted in added:
+        total.update(counted)
+    for counted in taken:
+        total.subtract(counted)
+    return _positive(dict(total))
+
+
+def _workers_of(parts: Sequence[RunState]) -> tuple[WorkerState, ...]:
+    merged: dict[str, WorkerState] = {}
+    for part in parts:
+        for worker in part.workers:
+            before = merged.get(worker.name)
+            merged[worker.name] = (
+                worker
+                if before is None
+                else replace(worker, completed=before.completed + worker.completed, failed=before.failed + worker.failed)
+            )
+    return tuple(merged[name] for name in sorted(merged))
 
 
 def _live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:

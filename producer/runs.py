@@ -11,6 +11,7 @@ from producer.command import print_json, settings_of_command
 from producer.manifests import find_manifest, run_names
 from producer.parallel import in_order
 from producer.printable import printable
+from producer.run_state import read_run
 from producer.status_text import number
 from workers.broker import broker_errors, connect
 from workers.contract import names
@@ -62,18 +63,20 @@ def list_runs(store: ObjectStore, client: "redis.Redis") -> list[Listed]:
         StoreUnavailable: The store is away.
         redis.RedisError: Redis is away.
     """
-    under_way = {run.decode() for run in cast("list[bytes]", client.zrange(names.RUNS, 0, -1))}
+    under_way = {names.parse_repair(run.decode())[0] for run in cast("list[bytes]", client.zrange(names.RUNS, 0, -1))}
     everyone = sorted({*run_names(store), *under_way})
     pipeline = client.pipeline(transaction=False)
     for run in everyone:
         keys = RunKeys(run)
-        pipeline.hget(keys.state, "status")
+        pipeline.hmget(keys.state, "status", "repairs")
         pipeline.hmget(keys.counts, "completed", "failed")
     told = iter(pipeline.execute())
     listed = []
     for run, (manifest, problem) in zip(everyone, in_order(lambda run: _manifest(store, run), everyone), strict=True):
-        status, counted = next(told), next(told)
+        (status, repairs), counted = next(told), next(told)
         completed, failed = (int(count or 0) if status else None for count in counted)
+        if repairs and (state := read_run(client, run)) is not None:
+            status, completed, failed = state.status.encode(), state.completed, state.failed
         listed.append(Listed(run, manifest, problem, status.decode() if status else None, completed, failed))
     return sorted(listed, key=lambda one: (one.manifest.created_at if one.manifest else float("inf"), one.run))
 

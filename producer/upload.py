@@ -1,7 +1,7 @@
 """Write the input shards of a run while its source is read, then its rejects. Knows no Redis."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,19 +61,31 @@ def upload(
                         first.append(outcome)
                     rejected.write(msgspec.json.encode(outcome) + b"\n")
 
-            def write(numbered: tuple[int, list[Prompt]]) -> str:
-                number, prompts = numbered
-                key = layout.input_shard(run, layout.batch_label(number))
-                return _write_shard(store, key, encode_shard(prompts), check_lock)
-
-            digests = list(in_order(write, enumerate(batches(accepted(), batch_size, samples)), UPLOADERS))
+            digests = write_shards(store, run, batches(accepted(), batch_size, samples), check_lock)
         check_lock()
         if stream.rejected:
             store.put_file(layout.rejected(run), path)
         else:
             store.delete(layout.rejected(run))
-    _remove_beyond(store, run, len(digests))
     return Uploaded("".join(digests), len(digests), first)
+
+
+def write_shards(store: ObjectStore, run: str, batched: Iterable[list[Prompt]], check_lock: Callable[[], None]) -> list[str]:
+    """Write the input shards of a run that has no manifest yet, several at a time, and remove what lies beyond them.
+
+    Returns:
+        The digest of each.
+    """
+
+    def write(numbered: tuple[int, list[Prompt]]) -> str:
+        number, prompts = numbered
+        key = layout.input_shard(run, layout.batch_label(number))
+        return _write_shard(store, key, encode_shard(prompts), check_lock)
+
+    digests = list(in_order(write, enumerate(batched), UPLOADERS))
+    check_lock()
+    _remove_beyond(store, run, len(digests))
+    return digests
 
 
 def _write_shard(store: ObjectStore, key: str, body: bytes, check_lock: Callable[[], None]) -> str:

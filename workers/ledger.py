@@ -72,7 +72,7 @@ class Claim:
         parsed = layout.parse_batch_label(self.batch)
         if parsed is None:
             raise ValueError(self.batch)
-        return parsed[0]
+        return parsed
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class ShardRoom:
         parsed = layout.parse_batch_label(batch)
         if parsed is None:
             raise ShardCorrupt(layout.input_shard(run, batch), f"batch {batch!r}", "an eight-digit number")
-        return manifest.message_of(parsed[0]), manifest.priority
+        return manifest.message_of(parsed), manifest.priority
 
     async def prompts(self, message: BatchMessage) -> list[Prompt]:
         """Prompts of a batch, in order.

@@ -45,7 +45,7 @@ def waiting_batches(pushed: bytes, done: bytes, leased: Iterable[str]) -> list[i
         done: The same.
         leased: Labels of batches.
     """
-    taken = {parsed[0] for label in leased if (parsed := layout.parse_batch_label(label)) is not None}
+    taken = {parsed for label in leased if (parsed := layout.parse_batch_label(label)) is not None}
     numbers = []
     for place, byte in enumerate(pushed):
         left = byte & ~(done[place] if place < len(done) else 0)

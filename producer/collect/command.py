@@ -14,10 +14,10 @@ from producer.collect.openai_batch import openai_batch_row
 from producer.collect.output import STDOUT, open_output
 from producer.collect.rows import Format, Place
 from producer.command import as_json_text, settings_of_command, with_progress
-from producer.manifests import read_manifest, stored_shards
+from producer.manifests import read_manifest
+from producer.repairs import find_repairs
 from workers.contract.errors import UsageError
 from workers.contract.schema import Completion, Manifest
-from workers.object_store import ObjectStore
 from workers.store import open_store
 
 FORMATS: dict[str, Format] = {"jsonl": native_row, "openai-batch": openai_batch_row}
@@ -37,12 +37,13 @@ class SameOutput(UsageError):
 
 @dataclass
 class Collected:
-    """What was written."""
+    """What was written. `pending` rows are written as they are, and a repair under way will replace them."""
 
     rows: int = 0
     ok: int = 0
     failed: int = 0
     missing: int = 0
+    pending: int = 0
     written_bytes: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -60,10 +61,11 @@ def write_batch(
     batch: Joined, manifest: Manifest, choice: Choice, out: IO[bytes], errors: IO[bytes] | None, collected: Collected
 ) -> None:
     """Write the rows of one batch, and count them."""
-    place = Place(manifest, batch.label)
     lines: list[bytes] = []
     failed_lines: list[bytes] = []
-    for prompt, completion in batch.pairs:
+    for outcome, pending in batch.outcomes:
+        prompt, completion, place = outcome.prompt, outcome.completion, Place(manifest, outcome.batch)
+        collected.pending += pending
         if completion is None:
             collected.missing += 1
         elif choice.only in ("all", completion.status):
@@ -86,20 +88,6 @@ def _count(collected: Collected, completion: Completion) -> None:
     else:
         collected.failed += 1
         collected.reasons[completion.reason or ""] += 1
-
-
-def refuse_incomplete(store: ObjectStore, manifest: Manifest) -> None:
-    """From the listing alone, before anything is written.
-
-    Raises:
-        RunIncomplete: Shards are missing.
-    """
-    stored = answered = 0
-    for number, _ in stored_shards(store, manifest):
-        if number is not None:
-            stored += 1
-            answered += manifest.prompts_in(number)
-    require_complete(manifest, stored, manifest.prompts - answered)
 
 
 @click.command(epilog="Example: producer collect dflash-7 -o completions.jsonl.zst")
@@ -129,15 +117,16 @@ def collect(
         raise SameOutput(output)
     store = open_store(settings)
     manifest = read_manifest(store, run)
+    repairs = find_repairs(store, manifest)
     if not partial:
-        refuse_incomplete(store, manifest)
+        require_complete(store, manifest, repairs)
     begun = time.monotonic()
     collected = Collected()
     choice = Choice(FORMATS[format_name], cast("Only", only), with_input)
     with ExitStack() as stack:
         errors = stack.enter_context(open_output(errors_to, settings, force=force)) if errors_to else None
         out = stack.enter_context(open_output(output, settings, force=force))
-        for batch in with_progress(joined_batches(store, manifest), f"collect {run}: batches", manifest.batches):
+        for batch in with_progress(joined_batches(store, manifest, repairs), f"collect {run}: batches", manifest.batches):
             write_batch(batch, manifest, choice, out, errors, collected)
     _tell(manifest, output, errors_to, collected, time.monotonic() - begun, as_json)
 
@@ -152,6 +141,7 @@ def _tell(manifest: Manifest, output: str, errors_to: str | None, collected: Col
             "ok": collected.ok,
             "failed": collected.failed,
             "missing": collected.missing,
+            "pending": collected.pending,
             "failures": collected.reasons,
             "bytes": collected.written_bytes,
             "wall_s": round(wall_s, 3),
@@ -162,7 +152,8 @@ def _tell(manifest: Manifest, output: str, errors_to: str | None, collected: Col
     where = "stdout" if output == STDOUT else output
     click.echo(
         f"{collected.rows:,} rows of run {manifest.run} to {where}: {collected.ok:,} ok, {collected.failed:,} failed"
-        f"{f', {collected.missing:,} prompts have no outcome yet' if collected.missing else ''}; "
+        f"{f', {collected.missing:,} prompts have no outcome yet' if collected.missing else ''}"
+        f"{f', {collected.pending:,} will be replaced by a repair under way' if collected.pending else ''}; "
         f"{collected.written_bytes:,} bytes before compression, {speed:.0f} MB/s",
         err=True,
     )

@@ -126,3 +126,24 @@ def test_a_run_that_is_unknown_forgotten_or_over_is_told_from_one_on_hold(fleet:
         2,
         "Redis does not know run r, so no worker works on it; `producer resume r` would let it run\n",
     )
+
+
+def test_failed_prompts_are_generated_again_once_their_cause_is_gone(fleet: FleetUnderTest) -> None:
+    fleet.engine()
+    fleet.faults("gpu0", {"kind": "empty", "match": "number 1"}, {"kind": "status", "code": 400, "match": "number 2"})
+    fleet.worker()
+    fleet.enqueue(fleet.prompts(120), "r", "--batch-size", "16")
+    fleet.wait_complete()
+    assert fleet.assert_whole(prompts=120)["failed"] == 2
+    fleet.faults("gpu0")
+    assert fleet.producer("requeue", "r", "--reason", "empty").code == 0
+    fleet.wait_complete("r~r01")
+    assert fleet.assert_whole(prompts=120)["failed"] == 1
+    assert fleet.producer("requeue", "r").code == 0
+    fleet.wait_complete("r~r02")
+    assert fleet.assert_whole(prompts=120)["failed"] == 0
+    generated = fleet.generated("gpu0")
+    assert sorted(generated.values())[-2:] == [2, 2]
+    assert sum(generated.values()) == 122
+    for key in fleet.client.scan_iter("fleet:*"):
+        assert fleet.client.ttl(key) > 0, key

@@ -2,24 +2,38 @@
 
 import re
 
+from workers.contract.names import parse_repair, repair_name
+
 RUNS_PREFIX = "runs/"
-_BATCH = re.compile(r"(?:r(?P<repair>[0-9]{2})-)?(?P<number>[0-9]{8})")
+_BATCH = re.compile(r"[0-9]{8}")
+_REPAIR_FOLDER = re.compile(r"r([0-9]{2})")
 
 
-def batch_label(number: int, repair: int = 0) -> str:
-    """`00000012`, or `r01-00000012` in the first repair of failed prompts."""
-    return f"{number:08d}" if repair == 0 else f"r{repair:02d}-{number:08d}"
+def batch_label(number: int) -> str:
+    """`00000012`."""
+    return f"{number:08d}"
 
 
-def parse_batch_label(label: str) -> tuple[int, int] | None:
-    """Number and repair of a label, or None if it is not one."""
-    match = _BATCH.fullmatch(label)
-    return (int(match["number"]), int(match["repair"] or 0)) if match else None
+def parse_batch_label(label: str) -> int | None:
+    """Number of a label, or None if it is not one."""
+    return int(label) if _BATCH.fullmatch(label) else None
 
 
 def run_prefix(run: str) -> str:
-    """Everything of one run."""
-    return f"{RUNS_PREFIX}{run}/"
+    """Everything of one run; a repair lies within the run that it repairs."""
+    base, repair = parse_repair(run)
+    return f"{RUNS_PREFIX}{base}/" if repair is None else f"{repairs_prefix(base)}r{repair:02d}/"
+
+
+def repairs_prefix(run: str) -> str:
+    """All repairs of a run."""
+    return f"{RUNS_PREFIX}{run}/repairs/"
+
+
+def repair_of_prefix(run: str, prefix: str) -> str | None:
+    """The repair that a folder below `repairs_prefix` holds, or None if it is not one."""
+    match = _REPAIR_FOLDER.fullmatch(prefix.removeprefix(repairs_prefix(run)).rstrip("/"))
+    return repair_name(run, int(match[1])) if match else None
 
 
 def manifest(run: str) -> str:

@@ -11,6 +11,9 @@ TASK_GENERATE = "fleet.generate"
 QUEUE = "fleet.batches"
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Of a run that a person names."""
+_REPAIR_NAME = re.compile(r"(.+)~r([0-9]{2})")
+MAX_REPAIRS = 99
 
 PRIORITY_LEVELS = 10
 DEFAULT_PRIORITY = 4
@@ -180,6 +183,17 @@ class RunKeys:
             self.workers,
             self.series,
         )
+
+
+def repair_name(run: str, number: int) -> str:
+    """`my-run~r01`: a repair is a run of its own for queue and ledger, under a name that no person can give."""
+    return f"{run}~r{number:02d}"
+
+
+def parse_repair(run: str) -> tuple[str, int | None]:
+    """The run that a person named, and the number of its repair, if it is one."""
+    match = _REPAIR_NAME.fullmatch(run)
+    return (match[1], int(match[2])) if match else (run, None)
 
 
 def task_id(run: str, batch: str, nonce: str) -> str:

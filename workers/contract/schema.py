@@ -161,11 +161,33 @@ class Completion(msgspec.Struct, frozen=True, omit_defaults=True):
     flags: tuple[str, ...] = ()
 
 
+class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What makes a run the repair of another: outcomes of that one are replaced by its own.
+
+    `of_made` is the other manifest's `created_at`. `ok`, `reasons` and `flags` count the outcomes that are replaced; `chosen`
+    says in words which they are, and `overrides` what is generated otherwise.
+    """
+
+    of: str
+    of_made: float
+    ok: int = 0
+    reasons: dict[str, int] = {}
+    flags: dict[str, int] = {}
+    chosen: str = ""
+    overrides: Sampling = Sampling()
+
+    @property
+    def failed(self) -> int:
+        """Failed outcomes that are replaced."""
+        return sum(self.reasons.values())
+
+
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The immutable description of a run.
 
-    `accepted` and `rejected` count source rows; `prompts` = accepted × samples. `shard_digests` holds 16 hex digits a batch,
-    in order, without separator. `source_sha256` is over the decompressed bytes of all sources, in order.
+    `accepted` and `rejected` count source rows; `prompts` = accepted × samples (in a repair, `accepted` counts prompts, too).
+    `shard_digests` holds 16 hex digits a batch, in order, without separator. `source_sha256` is over the decompressed bytes of
+    all sources, in order.
     """
 
     run: str
@@ -186,6 +208,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     priority: int = 4
     producer_version: str = ""
+    repair: Repair | None = None
     schema: int = SCHEMA
 
     def digest_of(self, number: int) -> str:

@@ -178,4 +178,6 @@ def test_repair_sets_the_counters_to_what_the_store_says(stored: StoredRun, run_
     assert ran.json["repaired"]["completed"] == 18
     assert client.hget("fleet:{r}:counts", "failed") == b"2"
     text = run_command(audit, "r", "--repair").out
-    assert "counters in Redis computed anew: 18 completed, 2 failed, 0 pending; 5 of 5 batches done, status complete" in text
+    assert (
+        "counters of r in Redis computed anew: 18 completed, 2 failed, 0 pending; 5 of 5 batches done, status complete" in text
+    )
