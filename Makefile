@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests that run side by side: most of them wait for processes, so more than two cores need.
+TESTERS ?= 4
 # What people wrote; results of runs lie beside it, in out/. (`-L caf` below: an escaped café in a test.)
 SPELLED := ./workers ./producer ./ops ./tests $(wildcard *.md) Makefile pyproject.toml compose.yaml
 
@@ -34,7 +36,7 @@ check: setup ## style, types, import rules, spelling
 	$(BIN)/codespell -L caf $(SPELLED)
 
 test: setup ## all tests that need no download beyond the locked packages
-	$(BIN)/pytest -m "not sglang"
+	$(BIN)/pytest -m "not sglang" -n $(TESTERS)
 
 sglang: setup ## the real SGLang for this machine's CPU, two versions, into .cache (2 × 2.2 GB)
 	$(BIN)/python -m ops.engines.cpu install 0.5.11

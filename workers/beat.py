@@ -14,7 +14,7 @@ import redis.exceptions
 import structlog
 
 from workers.contract import names
-from workers.deliveries import CANCELLED, LOST, Deliveries
+from workers.deliveries import CANCELLED, LOST, Deliveries, OpenBatch
 from workers.execute import Bench
 from workers.ledger import Ledger
 from workers.sweep import SWEEP_INTERVAL_S, Sweep
@@ -75,10 +75,11 @@ class Heart:
 
     async def _beat_all(self) -> None:
         for run in {*await self._runs(), *(batch.claim.run for batch in self._deliveries.open.values())}:
-            held = {batch.claim.batch: batch for batch in self._deliveries.open.values() if batch.claim.run == run}
-            beat = await self._ledger.beat(run, [batch.claim for batch in held.values()])
+            beat = await self._ledger.beat(run, lambda run=run: [batch.claim for batch in self._held(run)])  # type: ignore[misc]
+            held = {batch.claim.batch: batch for batch in self._held(run)}
             for label in beat.lost:
-                held[label].end(LOST)
+                if label in held:
+                    held[label].end(LOST)
             if beat.status == "cancelled":
                 for batch in held.values():
                     batch.end(CANCELLED)
@@ -87,6 +88,9 @@ class Heart:
                 self._deliveries.push_soon(run, label)
             if beat.over:
                 await self._redis.zrem(names.RUNS, run)
+
+    def _held(self, run: str) -> list[OpenBatch]:
+        return [batch for batch in self._deliveries.open.values() if batch.claim.run == run and not batch.released]
 
     def _state(self) -> str:
         if self._deliveries.draining:

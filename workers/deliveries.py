@@ -60,6 +60,7 @@ class OpenBatch:
     left_over: dict[str, InFlight] = field(default_factory=dict)
     settled: bool = False
     stuck: bool = False
+    released: bool = False
 
     def end(self, because: str, *, engine_died: bool = False) -> None:
         """Stop working on it; it ends once."""
@@ -76,7 +77,7 @@ class OpenBatch:
 
 
 class Deliveries:
-    """The deliveries of one worker. `settled` counts those whose prompts wait for slots or have them."""
+    """The deliveries of one worker. `active` counts all; `settled` those whose prompts wait for slots or have them."""
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class Deliveries:
         self._on_free = on_free
         self._background: set[asyncio.Task[None]] = set()
         self.open: dict[str, OpenBatch] = {}
+        self.active = 0
         self.settled = 0
         self.completed = 0
         self.failed = 0
@@ -108,7 +110,11 @@ class Deliveries:
             The name of the event that it ended in.
         """
         begun = time.monotonic()
-        event, fields = await self._deliver(message, begun)
+        self.active += 1
+        try:
+            event, fields = await self._deliver(message, begun)
+        finally:
+            self.active -= 1
         log.info(event, run=message.run, batch=message.batch, wall_s=round(time.monotonic() - begun, 2), **fields)
         return event
 
@@ -131,6 +137,9 @@ class Deliveries:
         if claimed.claim is None:
             return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
         batch = OpenBatch(message, claimed.claim, taken_at=begun)
+        if self.draining:  # since the claim was asked for: nobody would hand it back
+            await self._give_back(batch)
+            return "batch.put_back", {"because": "draining"}
         self.open[batch.claim.token] = batch
         passing = asyncio.get_running_loop().call_later(STUCK_AFTER_S, self._let_others_pass, batch)
         try:
@@ -223,10 +232,12 @@ class Deliveries:
 
     async def _park(self, batch: OpenBatch, cause: BaseException) -> Ending:
         told = str(cause)[:CAUSE_LENGTH]
+        batch.released = True
         await self._ledger.release(batch.claim, parked_because=told)
         return "batch.dead_lettered", {"attempt": batch.claim.attempt, "cause": told}
 
     async def _give_back(self, batch: OpenBatch) -> None:
+        batch.released = True
         if await self._ledger.release(batch.claim):
             await self._push(batch.claim.run, batch.claim.batch)
 

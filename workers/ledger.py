@@ -129,6 +129,7 @@ class Ledger:
         self._scripts = {path.stem: client.register_script(path.read_text()) for path in _SCRIPTS.glob("*.lua")}
         self._pending: list[tuple[Claim, Completion, asyncio.Future[Completion]]] = []
         self._pending_event = asyncio.Event()
+        self._leases = asyncio.Lock()
 
     async def claim(self, run: str, batch: str) -> Claimed:
         """Take a batch for one lease, with what is already answered."""
@@ -293,26 +294,33 @@ class Ledger:
     async def release(self, claim: Claim, parked_because: str = "") -> bool:
         """Give the batch back; with a cause, to nobody until a person resumes the run. False if it was lost before."""
         keys = claim.keys
-        return bool(
-            await self._call(
-                "release",
-                [keys.lease, keys.owner, keys.pushed, keys.parked],
-                [claim.batch, claim.bit, claim.token, parked_because],
-            )
-        )
 
-    async def beat(self, run: str, claims: Sequence[Claim]) -> Beat:
+        async def release() -> object:
+            async with self._leases:  # a beat on its way would take back what it finds without an owner
+                return await self._scripts["release"](
+                    keys=[keys.lease, keys.owner, keys.pushed, keys.parked],
+                    args=[claim.batch, claim.bit, claim.token, parked_because],
+                )
+
+        return bool(await self._waiting(release))
+
+    async def beat(self, run: str, held: Callable[[], Sequence[Claim]]) -> Beat:
         """Renew the leases of one run. Tries once: the next beat comes soon.
+
+        Args:
+            run: Its name.
+            held: Asked in the moment of the beat; without those that are being released.
 
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
         keys = RunKeys(run)
-        held = [part for claim in claims for part in (claim.batch, claim.bit, claim.token)]
-        lost, freed, status, over = await self._scripts["beat"](
-            keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses, keys.open],
-            args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *held],
-        )
+        async with self._leases:
+            claims = [part for claim in held() for part in (claim.batch, claim.bit, claim.token)]
+            lost, freed, status, over = await self._scripts["beat"](
+                keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses, keys.open],
+                args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *claims],
+            )
         return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode(), bool(over))
 
     async def _call(self, script: str, keys: list[str], args: list[Any]) -> Any:

@@ -166,7 +166,7 @@ class Runtime:
         self.deliveries.hand_back_all(because)
 
     async def all_given_back(self, for_s: float) -> None:
-        """Wait until every open batch has ended."""
+        """Wait until every delivery has ended."""
         ends = time.monotonic() + for_s
-        while self.deliveries.open and time.monotonic() < ends:  # noqa: ASYNC110
+        while self.deliveries.active and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)

@@ -43,11 +43,11 @@ def test_a_paused_run_ends_what_is_begun_begins_nothing_and_goes_on_where_it_was
 
 
 def test_a_cancelled_run_keeps_its_answers_and_can_be_taken_up_again(fleet: FleetUnderTest) -> None:
-    fleet.engine()
-    fleet.engine("gpu1")
+    slow = ("--max-running", "16", "--mean-tokens", "40", "--sigma", "0.8", "--cap", "80", "--tokens-per-second", "20")
+    fleet.engine("gpu0", *slow)
     fleet.worker()
-    fleet.enqueue(fleet.prompts(600), "r", "--batch-size", "16")
-    wait_until(lambda: fleet.counted() > 60, 30, "the run under way")
+    fleet.enqueue(fleet.prompts(200), "r", "--batch-size", "16")
+    wait_until(lambda: fleet.counted() > 20, 30, "the run under way")
     answered = fleet.counted()
     assert fleet.producer("cancel", "r").code == 0
     wait_until(lambda: leased(fleet) == 0, 10, "begun batches ended")
@@ -70,8 +70,10 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_taken_up_again(fleet: Flee
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert sum(row["status"] == "ok" for row in rows) == status["completed"]
     assert fleet.producer("resume", "r").code == 0
+    fleet.engine("gpu1")
+    fleet.worker("gpu1")
     fleet.wait_complete()
-    whole = fleet.assert_whole(prompts=600)
+    whole = fleet.assert_whole(prompts=200)
     assert whole["failed"] == status["failed"]  # cancelled is an outcome
 
 

@@ -182,7 +182,9 @@ async def test_checkpoints_survive_a_flush_of_the_rest(
     await kept(ledger, claimed.claim, half, 3, range(1))
     client.flushall()
     await kept(ledger, claimed.claim, half, 3, range(1, 3))
-    assert (await ledger.beat("r", [claimed.claim])).lost == ()
+    claim = claimed.claim
+    assert claim is not None
+    assert (await ledger.beat("r", lambda: [claim])).lost == ()
     done = rebuild(half.store, client, fleet_settings, half.manifest)
     assert (done.completed, done.failed) == (12, 2)
     assert taken_care_of(client, "r") == (set(), {3})

@@ -148,7 +148,7 @@ async def test_a_worker_that_falls_silent_is_counted_and_one_that_gives_back_is_
     await asyncio.sleep(LEASE_S * 1.2)
     freed: tuple[str, ...] = ()
     for _ in range(20):
-        freed += (await ledger.beat(RUN, [])).freed
+        freed += (await ledger.beat(RUN, lambda: [])).freed
         await asyncio.sleep(LEASE_S / 4)
     assert freed == (BATCH,)
     third = await ledger.claim(RUN, BATCH)
@@ -244,13 +244,13 @@ async def test_a_beat_keeps_the_lease_of_a_live_worker(ledger: Ledger, other: Le
     claim = await claimed(ledger)
     for _ in range(6):
         await asyncio.sleep(LEASE_S / 3)
-        assert (await ledger.beat(RUN, [claim])).lost == ()
+        assert (await ledger.beat(RUN, lambda: [claim])).lost == ()
     assert (await other.claim(RUN, BATCH)).outcome == "held"
 
 
 async def beat_until_freed(ledger: Ledger) -> tuple[str, ...]:
     for _ in range(40):
-        beat = await ledger.beat(RUN, [])
+        beat = await ledger.beat(RUN, lambda: [])
         if beat.freed:
             return beat.freed
         await asyncio.sleep(LEASE_S / 6)
@@ -260,15 +260,15 @@ async def beat_until_freed(ledger: Ledger) -> tuple[str, ...]:
 async def test_a_silent_workers_batch_is_freed_once_by_anothers_beat(ledger: Ledger, other: Ledger) -> None:
     claim = await claimed(ledger)
     assert await beat_until_freed(other) == (BATCH,)
-    assert (await other.beat(RUN, [])).freed == ()
+    assert (await other.beat(RUN, lambda: [])).freed == ()
     await claimed(other)
-    assert (await ledger.beat(RUN, [claim])).lost == (BATCH,)  # it comes back, and learns that it lost
+    assert (await ledger.beat(RUN, lambda: [claim])).lost == (BATCH,)  # it comes back, and learns that it lost
 
 
 async def test_a_paused_worker_keeps_a_freed_batch_that_nobody_began(ledger: Ledger, other: Ledger) -> None:
     claim = await claimed(ledger)
     assert await beat_until_freed(other) == (BATCH,)
-    assert (await ledger.beat(RUN, [claim])).lost == ()
+    assert (await ledger.beat(RUN, lambda: [claim])).lost == ()
     assert (await other.claim(RUN, BATCH)).outcome == "held"
 
 
@@ -276,10 +276,10 @@ async def test_after_an_outage_owners_renew_before_anyone_frees(
     client: "redis.asyncio.Redis", ledger: Ledger, other: Ledger
 ) -> None:
     claim = await claimed(ledger)
-    await other.beat(RUN, [])
+    await other.beat(RUN, lambda: [])
     await asyncio.sleep(LEASE_S * 1.5)  # nobody beats: Redis was away, every lease has lapsed
-    assert (await other.beat(RUN, [])).freed == ()
-    assert (await ledger.beat(RUN, [claim])).lost == ()
+    assert (await other.beat(RUN, lambda: [])).freed == ()
+    assert (await ledger.beat(RUN, lambda: [claim])).lost == ()
     assert (await other.claim(RUN, BATCH)).outcome == "held"
 
 
@@ -287,7 +287,7 @@ async def test_a_worker_goes_on_after_redis_lost_its_memory(client: "redis.async
     claim = await claimed(ledger)
     await ledger.checkpoint(claim, outcome(0))
     await client.flushdb()
-    assert (await ledger.beat(RUN, [claim])).lost == ()
+    assert (await ledger.beat(RUN, lambda: [claim])).lost == ()
     await ledger.checkpoint(claim, outcome(1))
     done, _ = await ledger.commit(claim, ShardCounts.of([outcome(0), outcome(1)]), 10)
     assert done
@@ -315,7 +315,7 @@ async def test_every_key_of_a_working_run_is_in_the_table(client: "redis.asyncio
     claim = await claimed(ledger)
     await ledger.checkpoint(claim, outcome(0, flags=("truncated",)))
     await ledger.checkpoint(claim, outcome(1, reason="nan"))
-    await ledger.beat(RUN, [claim])
+    await ledger.beat(RUN, lambda: [claim])
     table = {key.pattern.replace("<run>", RUN).replace("<batch>", BATCH): key for key in names.KEYS}
     async for raw in client.scan_iter("fleet:*"):
         key = table[raw.decode()]

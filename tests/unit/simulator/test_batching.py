@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ops.simulator.batching import SLOPE, ContinuousBatch
@@ -196,6 +196,7 @@ def test_a_removed_request_never_ends_and_the_others_do(
 
 @settings(deadline=None)  # two busy cores
 @given(st.integers(1, 10**10), st.floats(0.1, 1e6))
+@example(67108863, 2.00001)
 def test_a_long_run_still_ends(tokens: int, tokens_per_s: float) -> None:
     batch = ContinuousBatch(2, tokens_per_s)
     batch.submit(0.0, "long", tokens)
