@@ -69,6 +69,7 @@ class Engine:
         self._headers = {"content-type": "application/json"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
+        self._urls: dict[str, httpx.URL] = {}
         self._http: httpx.AsyncClient | None = None
 
     async def __aenter__(self) -> Self:
@@ -79,8 +80,6 @@ class Engine:
         )
         self._http = httpx.AsyncClient(
             transport=AiohttpTransport(client=session),
-            headers=self._headers,
-            timeout=httpx.Timeout(self._request_timeout_s, connect=CONNECT_TIMEOUT_S),
             trust_env=False,
         )
         return self
@@ -168,10 +167,12 @@ class Engine:
     async def _send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> httpx.Response:
         if self._http is None:
             raise RuntimeError("Engine is used as a context manager")
+        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self.url + path))
+        timeout = {"read": timeout_s, "write": timeout_s, "pool": timeout_s, "connect": CONNECT_TIMEOUT_S}
+        # Not `client.request`: that parses the same URL and merges the same headers anew, a tenth of all that a prompt costs.
+        request = httpx.Request(method, url, headers=self._headers, content=body, extensions={"timeout": timeout})
         try:
-            return await self._http.request(
-                method, self.url + path, content=body, timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-            )
+            return await self._http.send(request)
         except httpx.HTTPError as error:
             raise self._unavailable(error, path, timeout_s) from error
 
