@@ -14,7 +14,7 @@ from rich.console import Console
 from producer.collect.output import STDOUT, open_output
 from producer.command import as_json_text, settings_of_command
 from producer.failures.groups import Groups, Wanted
-from producer.failures.reading import read_shards, stored_numbers
+from producer.failures.reading import BASELINE_SHARDS, read_shards, stored_numbers
 from producer.failures.remedies import REMEDIES
 from producer.failures.report import Report, row_document
 from producer.failures.text import parts
@@ -44,7 +44,7 @@ def examine_run(store: ObjectStore, manifest: Manifest, wanted: Wanted, ids: IO[
         StoreUnavailable: The store stopped answering.
     """
     stored = stored_numbers(store, manifest)
-    report = Report(manifest, Groups(wanted), len(stored))
+    report = Report(manifest, Groups(wanted, whole=len(stored) <= BASELINE_SHARDS), len(stored))
     for shard in read_shards(store, manifest, stored, wanted):
         report.count(shard.counts)
         if shard.error is not None:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from producer.failures.sharing import Cases, Shared, Tally, pairs_examined, shared
+from producer.failures.sharing import Cases, Shared, Tally, chosen_rows, pairs_examined, shared
 from producer.failures.traits import normalised, traits_of
 from workers.contract.schema import Completion
 
@@ -70,9 +70,10 @@ class Group:
 
 @dataclass
 class Groups:
-    """All groups of a run, and the baseline that they are held against."""
+    """All groups of a run, and the baseline that they are held against; `whole`: every shard belongs to it."""
 
     wanted: Wanted
+    whole: bool = True
     baseline: Tally = field(default_factory=Tally)
     baseline_rows: int = 0
     found: dict[tuple[Kind, str], Group] = field(default_factory=dict)
@@ -80,13 +81,14 @@ class Groups:
     def add(self, number: int, rows: list[Completion], *, in_baseline: bool) -> list[Completion]:
         """Take the rows of one shard; returns those that failed and are wanted."""
         failed = []
-        for row in rows:
-            if in_baseline:
+        chosen = chosen_rows(number, len(rows), whole=self.whole) if in_baseline else range(0)
+        for position, row in enumerate(rows):
+            if position in chosen:
                 self.baseline.add(traits_of(row))
                 self.baseline_rows += 1
             names = self.wanted.groups_of(row)
             for name in names:
-                self.found.setdefault(name, Group()).add(number, row, self.wanted.examples, in_baseline=in_baseline)
+                self.found.setdefault(name, Group()).add(number, row, self.wanted.examples, in_baseline=position in chosen)
             if names and row.status == "failed":
                 failed.append(row)
         return failed

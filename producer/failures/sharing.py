@@ -1,8 +1,9 @@
 """What failing rows share: values that are over-represented among them. Pure statistics; does not know rows, store or words.
 
-A case-control comparison. Cases are all failing rows of a group; the baseline are all rows, failing or not, of shards that were
-chosen without looking at them. Rows that merely lie beside a failing one are in neither, or a worker that fails a little in
-each of its batches would fill the baseline with its own good rows and hide itself.
+A case-control comparison. Cases are all failing rows of a group; the baseline is made of rows that were chosen blindly.
+Rows that merely lie beside a failing one are in neither, or a worker that fails a little in each of its batches would fill the
+baseline with its own good rows and hide itself. And where not all shards are read, one row of a shard is taken: its rows share
+worker and hour, so 64 of them say no more of these than one, and the test would take them for 64.
 """
 
 import math
@@ -102,7 +103,7 @@ def shared(cases: Cases, baseline: Tally, alpha: float = ALPHA) -> list[Shared]:
 
     Args:
         cases: Failing rows.
-        baseline: Rows of shards that were chosen whatever they hold; the failing ones among them included.
+        baseline: Rows that were chosen whatever they are; the failing ones among them included.
         alpha: Limit of the p-value after Bonferroni's correction by `pairs_examined`.
     """
     pairs = pairs_examined(cases, baseline)
@@ -123,6 +124,14 @@ def _examined(pair: tuple[str, str], cases: Cases, baseline: Tally, pairs: int) 
         return None
     lift = (k / n) / (rows / of_rows) if rows else None
     return Shared(trait, value, k, n, rows, of_rows, lift, min(1.0, pairs * tail(k, n, big_k, big_n)))
+
+
+def chosen_rows(number: int, rows: int, *, whole: bool) -> range:
+    """Positions in shard `number` that belong to the baseline: all of them if `whole`, else one, not always the first."""
+    if whole or rows == 0:
+        return range(rows)
+    position = number * 2_654_435_761 % 2**32 * rows >> 32  # Knuth's multiplicative hash: any place, the same each time
+    return range(position, position + 1)
 
 
 def evenly_spaced(count: int, wanted: int) -> Iterable[int]:

@@ -26,9 +26,9 @@ def parts(report: Report) -> Iterator[RenderableType]:
     else:
         groups = report.groups
         yield Text(f"run {run}: {report.failed:,} of {report.outcomes:,} outcomes failed", style="bold")
+        chosen = "" if groups.whole else ", one of each of as many evenly spaced shards"
         yield Text(
-            f"  held against {groups.baseline_rows:,} rows of evenly spaced shards; "
-            f"what is named has p < {ALPHA} after Bonferroni's correction"
+            f"  held against {groups.baseline_rows:,} rows{chosen}; what is named has p < {ALPHA} after Bonferroni's correction"
         )
         for kind, name, group in groups.ordered():
             yield Text("")

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from producer.failures.sharing import Cases, Tally, evenly_spaced, pairs_examined, shared, tail
+from producer.failures.sharing import Cases, Tally, chosen_rows, evenly_spaced, pairs_examined, shared, tail
 from producer.failures.traits import bin_of, length_bucket, normalised
 
 
@@ -35,31 +35,38 @@ def test_the_tail_of_millions_of_rows_is_quick_and_does_not_break() -> None:
     assert tail(20_000, 1_000_000, 2_000_000, 100_000_000) == pytest.approx(0.5, abs=0.01)
 
 
-def simulated(seed: int, planted: bool) -> tuple[Cases, Tally]:
-    """A run of 6,400 rows of 8 workers, 50 bins of time and 7 lengths; 2 % fail, of worker 3 12 % if planted."""
+def simulated(seed: int, *, planted: bool, whole: bool) -> tuple[Cases, Tally]:
+    """A run of 400 shards of 16 rows; all rows of a shard have one worker of eight and one bin of time. 5 % fail.
+
+    Of worker 3, 30 % fail if planted. The baseline is everything, or one row of every second shard.
+    """
     chance = random.Random(seed)
     cases, baseline = Cases(), Tally()
-    for row in range(6400):
+    for shard in range(400):
         worker = chance.randrange(8)
-        traits = {"worker": f"gpu{worker}", "started": str(row // 128), "length": str(chance.randrange(7)), "tries": "1"}
-        in_baseline = row // 64 % 2 == 0
-        if in_baseline:
-            baseline.add(traits)
-        if chance.random() < (0.12 if planted and worker == 3 else 0.02):
-            cases.add(traits, in_baseline=in_baseline)
+        chosen = chosen_rows(shard, 16, whole=whole) if whole or shard % 2 == 0 else range(0)
+        for row in range(16):
+            traits = {"worker": f"gpu{worker}", "started": str(shard // 8), "length": str(chance.randrange(7)), "tries": "1"}
+            if row in chosen:
+                baseline.add(traits)
+            if chance.random() < (0.3 if planted and worker == 3 else 0.05):
+                cases.add(traits, in_baseline=row in chosen)
     return cases, baseline
 
 
-def test_a_planted_cause_among_noise_is_named() -> None:
-    for seed in range(20):
-        named = shared(*simulated(seed, planted=True))
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_planted_cause_among_noise_is_named(whole: bool) -> None:
+    for seed in range(10):
+        named = shared(*simulated(seed, planted=True, whole=whole))
+        assert named, seed
         assert (named[0].trait, named[0].value) == ("worker", "gpu3")
         assert named[0].lift is not None
         assert named[0].lift > 2
 
 
-def test_noise_names_nothing() -> None:
-    assert sum(bool(shared(*simulated(seed, planted=False))) for seed in range(200)) <= 2
+@pytest.mark.parametrize("whole", [True, False])
+def test_noise_names_nothing(whole: bool) -> None:
+    assert sum(bool(shared(*simulated(seed, planted=False, whole=whole))) for seed in range(200)) <= 2
 
 
 def test_a_worker_that_fails_a_little_everywhere_is_not_hidden_by_its_own_good_rows() -> None:
@@ -67,10 +74,11 @@ def test_a_worker_that_fails_a_little_everywhere_is_not_hidden_by_its_own_good_r
     for batch in range(1000):
         worker = {"worker": f"gpu{batch % 10}"}
         for row in range(64):
-            if batch % 50 < 10:
+            in_baseline = batch % 50 < 10 and row == 5
+            if in_baseline:
                 baseline.add(worker)
             if batch % 10 == 0 and row == 0:
-                cases.add(worker, in_baseline=batch % 50 < 10)
+                cases.add(worker, in_baseline=in_baseline)
     [named] = shared(cases, baseline)
     assert (named.value, named.failing, named.of_failing, named.lift) == ("gpu0", 100, 100, 10)
 
@@ -85,7 +93,8 @@ def test_a_rows_unknown_traits_do_not_count_for_them() -> None:
     cases.add({"length": "2"}, in_baseline=False)
     assert pairs_examined(cases, baseline) == 2
     [named] = shared(cases, baseline, alpha=0.05)
-    assert (named.rows, named.of_rows, named.lift, named.p_value) == (0, 50, None, pytest.approx(2 / 51))
+    assert (named.rows, named.of_rows, named.lift) == (0, 50, None)
+    assert named.p_value == pytest.approx(2 / 51)
 
 
 @pytest.mark.parametrize(("count", "wanted"), [(0, 5), (3, 5), (5, 5), (1000, 7), (101, 100)])
@@ -104,3 +113,10 @@ def test_traits_are_put_in_bins() -> None:
     ]
     assert bin_of(1_780_000_000.0) == "2026-05-28 20:20"
     assert normalised("input of 5000 tokens > 4096") == "input of # tokens > #"
+
+
+def test_the_one_row_of_a_shard_is_not_always_the_first() -> None:
+    chosen = [chosen_rows(number, 64, whole=False) for number in range(1000)]
+    assert all(len(one) == 1 and 0 <= one[0] < 64 for one in chosen)
+    assert len({one[0] for one in chosen}) == 64
+    assert (chosen_rows(3, 5, whole=True), len(chosen_rows(3, 0, whole=False))) == (range(5), 0)
