@@ -15,6 +15,7 @@ COMMANDS = {
     "enqueue": "producer.enqueue_command:enqueue",
     "status": "producer.status:status",
     "runs": "producer.runs:runs",
+    "failures": "producer.failures.command:failures",
     "audit": "producer.audit:audit",
     "collect": "producer.collect.command:collect",
     "resume": "producer.resume:resume",

@@ -7,8 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from producer.failures.remedies import FLAG_REMEDIES, REMEDIES
 from workers.contract.schema import REASONS
 from workers.contract.settings import FleetSettings, setting_rows
+from workers.quality import FLAGS
 from workers.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[3]
@@ -29,6 +31,10 @@ def test_the_table_names_no_setting_that_the_code_does_not_read() -> None:
 
 
 def test_every_failure_reason_has_its_meaning_and_remedy() -> None:
+    assert tuple(REMEDIES) == REASONS
+    assert tuple(FLAG_REMEDIES) == FLAGS
+    for reason, known in REMEDIES.items():
+        assert f"| `{reason}` | {known.meaning} | {known.remedy} |\n" in README
     assert tuple(re.findall(r"^\| `([a-z_]+)` \|", README, re.MULTILINE)) == REASONS
 
 
