@@ -120,7 +120,7 @@ def _verdict(found: list[Completion]) -> Verdict:
 
 def _newest(verdict: Verdict, prompt: Prompt, layers: Sequence[Layer]) -> Verdict:
     for layer in layers:
-        found = layer.take(prompt)
+        found = layer.take((prompt.row, prompt.sample))
         if found is not None:
             verdict = "corrupt" if found.corrupt else _verdict([found.completion] if found.completion else [])
     return verdict

@@ -29,6 +29,10 @@ def find_repairs(store: ObjectStore, manifest: Manifest) -> list[Manifest]:
     return found
 
 
+Key = tuple[int, int]
+"""Row and sample of a prompt: its place in the order of a run and of all its repairs."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A prompt, with what one run or repair made of it: None if nothing yet, or if that is `corrupt`.
@@ -42,7 +46,7 @@ class Outcome:
     corrupt: bool = False
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         """Its place in the order of all runs and repairs."""
         return self.prompt.row, self.prompt.sample
 
@@ -55,12 +59,11 @@ class Layer:
         self._next = next(self._outcomes, None)
         self.strays: int = 0
 
-    def take(self, prompt: Prompt) -> Outcome | None:
-        """What the repair made of a prompt, or None if it does not hold it.
+    def take(self, key: Key) -> Outcome | None:
+        """What the repair made of a prompt, or None if it does not hold it. Keys are asked for in order.
 
-        What lies before it in the order belongs to no prompt of the run, and is counted in `strays`.
+        What lies before it in the order belongs to no prompt that was asked for, and is counted in `strays`.
         """
-        key = (prompt.row, prompt.sample)
         while self._next is not None and self._next.key < key:
             self.strays += 1
             self._advance()
@@ -84,7 +87,7 @@ def newest(base: Outcome, layers: Iterable[Layer]) -> tuple[Outcome, bool]:
     """The outcome that counts, and whether a repair that has not answered yet will replace it."""
     current, pending = base, False
     for layer in layers:
-        found = layer.take(base.prompt)
+        found = layer.take(base.key)
         if found is not None:
             pending = found.completion is None
             current = current if pending else found

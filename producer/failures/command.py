@@ -11,6 +11,7 @@ import msgspec
 import redis
 from rich.console import Console
 
+from producer.collect.joining import outcomes_of
 from producer.collect.output import STDOUT, open_output
 from producer.command import as_json_text, settings_of_command
 from producer.failures.groups import Groups, Wanted
@@ -19,11 +20,12 @@ from producer.failures.remedies import REMEDIES
 from producer.failures.report import Report, row_document
 from producer.failures.text import parts
 from producer.manifests import read_manifest
+from producer.repairs import Layer, find_repairs
 from producer.shards import read_prompts
 from workers.broker import connect
 from workers.contract.errors import ShardCorrupt
 from workers.contract.names import RunKeys
-from workers.contract.schema import Manifest, Prompt
+from workers.contract.schema import Completion, Manifest, Prompt, ShardCounts
 from workers.contract.settings import FleetSettings
 from workers.store import ObjectStore, open_store
 
@@ -42,20 +44,37 @@ def examine_run(store: ObjectStore, manifest: Manifest, wanted: Wanted, ids: IO[
 
     Raises:
         StoreUnavailable: The store stopped answering.
+        ShardCorrupt: A repair cannot be read.
     """
     stored = stored_numbers(store, manifest)
+    layers = [Layer(outcomes_of(store, repair)) for repair in find_repairs(store, manifest)]
     report = Report(manifest, Groups(wanted, whole=len(stored) <= BASELINE_SHARDS), len(stored))
     for shard in read_shards(store, manifest, stored, wanted):
-        report.count(shard.counts)
+        rows = None if shard.rows is None else newest_rows(shard.rows, layers)
+        report.count(shard.counts if rows is None else ShardCounts.of(rows))
         if shard.error is not None:
             report.told(shard.error)
-        if shard.rows is None:
+        if rows is None:
             continue
         report.read += 1
-        failed = report.groups.add(shard.number, shard.rows, in_baseline=shard.in_baseline)
+        failed = report.groups.add(shard.number, rows, in_baseline=shard.in_baseline)
         if ids is not None and failed:
             ids.write(b"".join(msgspec.json.encode(row_document(row)) + b"\n" for row in failed))
     return report
+
+
+def newest_rows(rows: list[Completion], layers: list[Layer]) -> list[Completion]:
+    """Rows of a batch as the run's repairs left them; without those that a repair under way will replace."""
+    kept = []
+    for row in rows:
+        newest: Completion | None = row
+        for layer in layers:
+            found = layer.take((row.row, row.sample))
+            if found is not None:
+                newest = found.completion and msgspec.structs.replace(found.completion, index=row.index)
+        if newest is not None:
+            kept.append(newest)
+    return kept
 
 
 def prompts_of_examples(store: ObjectStore, report: Report) -> dict[tuple[int, int], Prompt]:

@@ -21,7 +21,7 @@ REMEDIES = {
         "lower `--max-tokens`, or raise the timeout",
     ),
     "engine_lost": Remedy(
-        "the engine died each time with this prompt in flight",
+        "its engine or worker died three times with this prompt in flight, the last time with no other suspect beside it",
         "look at the engine's log; leave the prompt out",
     ),
     "aborted": Remedy(

@@ -10,6 +10,7 @@ import redis
 
 from producer.audit import audit
 from producer.collect.command import collect
+from producer.failures.command import failures
 from producer.repairs import find_repairs
 from producer.requeue import overridden, requeue
 from producer.resume import resume
@@ -96,6 +97,7 @@ def test_failed_prompts_wait_in_a_repair_and_their_new_outcomes_replace_the_old(
     assert proven == {"rows": 20, "ok": 18, "failed": 0, "missing": 2, "clean": False}
     refused = run_command(collect, "r", "-o", str(tmp_path / "refused.jsonl"))
     assert (refused.code, "2 of 20 prompts have no outcome yet" in refused.err) == (1, True)
+    assert run_command(failures, "r", "--json").json["failed"] == 0, "what waits in a repair has not failed"
     partial = run_command(collect, "r", "-o", str(tmp_path / "partial.jsonl"), "--partial", "--json")
     assert (partial.json["failed"], partial.json["pending"], partial.json["missing"]) == (2, 2, 0)
 
@@ -139,6 +141,8 @@ def test_a_second_repair_takes_only_what_still_fails_and_nothing_twice(
     assert second_repair.sampling == Sampling(max_tokens=4096, temperature=0.5)
     answer_repair(store, "r~r02", [good(0, second)])
     assert run_command(resume, "r", "--rebuild").code == 0
+    failing = run_command(failures, "r", "--json").json
+    assert (failing["outcomes"], failing["failed"], failing["groups"]) == (20, 0, [])
     told_now, proven = figures(run_command)
     assert (told_now["completed"], told_now["failed"], told_now["failures"]) == (20, 0, {})
     assert (proven["ok"], proven["clean"]) == (20, True)
