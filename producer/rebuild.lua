@@ -71,6 +71,7 @@ elseif not plan.lift and (was == 'paused' or was == 'cancelled') then
 end
 for name, value in pairs(plan.state) do redis.call('HSET', state, name, value) end
 redis.call('HSET', state, 'status', status)
+if plan.lift then redis.call('HDEL', state, 'served') end  -- the next claim decides anew which model it is
 if status ~= 'complete' then redis.call('HDEL', state, 'finished_at') end
 for _, key in ipairs(KEYS) do
   if status == 'complete' then redis.call('EXPIRE', key, plan.finished_ttl_s) else redis.call('PERSIST', key) end

@@ -111,7 +111,7 @@ def _read_one(client: "redis.Redis", run: str) -> RunState | None:
         priority=_integer(told.get("priority")),
         created_at=_real(told.get("created_at")),
         finished_at=_real(told.get("finished_at")),
-        model=told.get("model") or None,
+        model=told.get("model") or told.get("served") or None,
         completed=counted.get("completed", 0),
         failed=counted.get("failed", 0),
         prompt_tokens=counted.get("prompt_tokens", 0),

@@ -113,7 +113,7 @@ class Heart:
             "engine_url": self._bench.engine.url,
             "engine_version": info.version if info else "",
             "model": info.model if info else "",
-            "cause": self._bench.health.cause or "",
+            "cause": self._bench.health.cause or self._deliveries.refuses,
             "started_at": self._started_at,
             "updated_at": time.time(),
             "host": socket.gethostname(),

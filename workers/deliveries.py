@@ -31,6 +31,10 @@ STUCK_AFTER_S = 2.0
 MAX_STUCK = 8
 """Batches that may wait for their input while others pass them: one bad shard must not idle an engine."""
 
+REFUSED_PAUSE_S = 2.0
+MAX_REFUSED = 32
+"""Messages of runs that want another model which a worker keeps aside for a moment, so that it comes to those behind them."""
+
 LOST = "another worker holds it"
 CANCELLED = "the run was cancelled"
 Ending = tuple[str, dict[str, object]]
@@ -101,6 +105,8 @@ class Deliveries:
         self.completed = 0
         self.failed = 0
         self.draining = False
+        self.refuses = ""
+        self._refused = 0
         self.engine_info: EngineInfo | None = None
 
     async def deliver(self, message: BatchMessage) -> str:
@@ -133,7 +139,10 @@ class Deliveries:
         if self.draining or not self._bench.health.serves:
             await self._push(message.run, message.batch)
             return "batch.put_back", {"because": "draining" if self.draining else "engine sick"}
-        claimed = await self._ledger.claim(message.run, message.batch)
+        claimed = await self._ledger.claim(message.run, message.batch, self.engine_info.model if self.engine_info else "")
+        if claimed.outcome == "other_model":
+            return await self._refuse(message, claimed.owner)
+        self.refuses = ""
         if claimed.claim is None:
             return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
         batch = OpenBatch(message, claimed.claim, taken_at=begun)
@@ -149,6 +158,22 @@ class Deliveries:
             del self.open[batch.claim.token]
             self.settled -= batch.settled
             self._on_free()
+
+    async def _refuse(self, message: BatchMessage, wanted: str) -> Ending:
+        """Leave a batch to workers whose engines serve its model; slowly, as they may all be busy."""
+        serves = self.engine_info.model if self.engine_info else ""
+        self.refuses = f"run {message.run} wants model {wanted}, the engine serves {serves}"
+        passed = self._refused < MAX_REFUSED  # then the next message is taken meanwhile
+        self._refused += passed
+        self.settled += passed
+        self._on_free()
+        try:
+            await asyncio.sleep(REFUSED_PAUSE_S)
+        finally:
+            self._refused -= passed
+            self.settled -= passed
+        await self._push(message.run, message.batch, recovered=False)  # behind the others, or they would never be seen
+        return "batch.refused", {"because": self.refuses, "next": "another worker takes it; or see FLEET_MODEL"}
 
     async def _work_on(self, batch: OpenBatch, claimed: Claimed) -> Ending:
         batch.work = asyncio.create_task(self._complete(batch, claimed))
@@ -185,7 +210,7 @@ class Deliveries:
         batch.execution = BatchExecution(
             self._bench,
             manifest.sampling,
-            self._origin(claim),
+            lambda: self._origin(claim),
             prompts,
             claimed.kept,
             keep=lambda outcome: self._ledger.checkpoint(claim, outcome),
@@ -241,9 +266,9 @@ class Deliveries:
         if await self._ledger.release(batch.claim):
             await self._push(batch.claim.run, batch.claim.batch)
 
-    async def _push(self, run: str, batch: str) -> None:
+    async def _push(self, run: str, batch: str, *, recovered: bool = True) -> None:
         try:
             message, priority = await self._shards.message(run, batch)
-            await asyncio.to_thread(push, self._app, message, priority, recovered=True)
+            await asyncio.to_thread(push, self._app, message, priority, recovered=recovered)
         except (FleetError, OperationalError) as error:  # the sweep finds a batch without a message
             log.warning("push.failed", run=run, batch=batch, cause=str(error), next="the sweep pushes it")

@@ -75,7 +75,7 @@ class BatchExecution:
         self,
         bench: Bench,
         sampling: Sampling,
-        provenance: Provenance,
+        provenance: Callable[[], Provenance],
         prompts: Sequence[Prompt],
         kept: Mapping[int, Completion],
         keep: Keep,
@@ -87,7 +87,7 @@ class BatchExecution:
         Args:
             bench: Of the worker.
             sampling: Of the run.
-            provenance: What all rows share.
+            provenance: What all rows share now; the engine may come back as another version.
             prompts: Of the batch, in order.
             kept: Outcomes from earlier deliveries, by index; these are not generated again.
             keep: Keeps an outcome at once, and returns the one that counts.
@@ -126,7 +126,7 @@ class BatchExecution:
     def cut_short(self) -> list[Completion]:
         """Its outcomes now, shape (len(prompts),): prompts without one have failed as `cancelled`."""
         cancelled = GiveUp("cancelled", "the run was cancelled before this prompt was answered")
-        origin = self._provenance
+        origin = self._provenance()
         return [
             self._outcomes.get(index) or self._failed(index, prompt, cancelled, None, origin)
             for index, prompt in enumerate(self._prompts)
@@ -195,7 +195,7 @@ class BatchExecution:
 
     def _origin(self, request_id: str, tries: int, begun: float, latency_s: float) -> Provenance:
         return msgspec.structs.replace(
-            self._provenance, request_id=request_id, tries=tries, started_at=round(begun, 3), latency_s=round(latency_s, 4)
+            self._provenance(), request_id=request_id, tries=tries, started_at=round(begun, 3), latency_s=round(latency_s, 4)
         )
 
     def _answered(self, index: int, prompt: Prompt, generated: Generated, verdict: Verdict, origin: Provenance) -> Completion:

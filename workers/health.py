@@ -7,7 +7,7 @@ its queue, so moving counters are a sign of life, too. Knows nothing of batches:
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -31,14 +31,25 @@ class EngineHealth:
         in_flight: Callable[[], int],
         finished: Callable[[], int],
         on_change: Callable[[], None] = lambda: None,
+        meet: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        """Take an engine.
+
+        Args:
+            engine: The client.
+            hang_s: No token for so long with requests in flight: it hangs.
+            in_flight: Requests that it has.
+            finished: Requests that it had.
+            on_change: Called when it falls sick, or serves.
+            meet: Learns what it is, before it serves; False if that failed.
+        """
         self._engine = engine
         self._hang_s = hang_s
         self._in_flight = in_flight
         self._finished = finished
         self._on_change = on_change
+        self._meet = meet
         self._serving = asyncio.Event()
-        self._sick = asyncio.Event()
         self._suspected = asyncio.Event()
         self._suspicion: EngineUnavailable | None = None
         self._verdict: asyncio.Future[bool] | None = None
@@ -57,10 +68,6 @@ class EngineHealth:
     async def serving(self) -> None:
         """Wait until the engine serves."""
         await self._serving.wait()
-
-    async def sick(self) -> None:
-        """Wait until the engine does not serve."""
-        await self._sick.wait()
 
     async def found_dead(self, error: EngineUnavailable) -> bool:
         """A request met this: look at the engine now.
@@ -84,8 +91,11 @@ class EngineHealth:
             self._set(await self._until_it_is_sick())
 
     async def _until_it_serves(self) -> None:
-        while not await self._lives(self._suspicion):  # noqa: ASYNC110  (the engine sends no event)
+        while not await self._serves_again():  # noqa: ASYNC110  (the engine sends no event)
             await asyncio.sleep(PROBE_INTERVAL_S)
+
+    async def _serves_again(self) -> bool:
+        return await self._lives(self._suspicion) and (self._meet is None or await self._meet())
 
     async def _lives(self, suspicion: EngineUnavailable | None) -> bool:
         """Whether it gives one token, or is seen at work; an engine that answers with errors must give the token."""
@@ -139,12 +149,10 @@ class EngineHealth:
     def _set(self, cause: str | None) -> None:
         if cause is None:
             self._suspicion = None
-            self._sick.clear()
             self._serving.set()
             log.info("engine.serves", engine=self._engine.url, after_s=round(self.sick_for_s(), 1))
         else:
             self._serving.clear()
-            self._sick.set()
             log.warning("engine.sick", engine=self._engine.url, cause=cause, next="asked for one token every second")
         self.cause, self.since = cause, time.monotonic()
         self._decide(died=cause is not None)

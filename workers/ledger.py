@@ -49,7 +49,7 @@ _COMPLETION = msgspec.json.Decoder(Completion)
 _ENCODER = msgspec.json.Encoder()
 _COMPRESSOR = zstandard.ZstdCompressor(level=1)  # one for all: making it costs more than using it
 
-Outcome = Literal["claimed", "held", "done", "paused", "cancelled", "unknown"]
+Outcome = Literal["claimed", "held", "done", "paused", "cancelled", "unknown", "other_model"]
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Answer to a claim. If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → how often that
-    prompt was in flight when its engine or worker died, `lapses` how many workers fell silent with the batch in hand.
-    `cancelled`: what is kept is to be stored, nothing to be generated.
+    """Answer to a claim. `owner` is who holds the batch, or the model that its run wants.
+
+    If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → how often that prompt was in flight when its
+    engine or worker died, `lapses` how many workers fell silent with the batch in hand. `cancelled`: what is kept is to be
+    stored, nothing to be generated.
     """
 
     outcome: Outcome
@@ -131,8 +133,8 @@ class Ledger:
         self._pending_event = asyncio.Event()
         self._leases = asyncio.Lock()
 
-    async def claim(self, run: str, batch: str) -> Claimed:
-        """Take a batch for one lease, with what is already answered."""
+    async def claim(self, run: str, batch: str, model: str = "") -> Claimed:
+        """Take a batch for one lease, with what is already answered, for an engine that serves `model` (empty: any)."""
         wanted = Claim(run, batch, f"{self._worker}#{uuid.uuid4().hex[:12]}", 0)
         keys = wanted.keys
         outcome, detail, *more = await self._call(
@@ -148,7 +150,7 @@ class Ledger:
                 keys.parked,
                 keys.lapses,
             ],
-            [batch, wanted.bit, wanted.token, self._lease_ms],
+            [batch, wanted.bit, wanted.token, self._lease_ms, model],
         )
         if outcome != b"claimed":
             return Claimed(cast("Outcome", outcome.decode()), detail.decode())

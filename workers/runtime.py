@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 import structlog
 from celery import Celery
 
@@ -91,6 +92,7 @@ class Runtime:
                 in_flight=lambda: self._slots.in_flight,
                 finished=lambda: self._slots.finished,
                 on_change=self._on_free,
+                meet=self._know_engine,
             )
             policy = RetryPolicy(self._own.max_tries, self._own.retry_for_s)
             self._suspects = SuspectLane()
@@ -108,7 +110,7 @@ class Runtime:
                 renewal_s=self._settings.lease_renewal_s,
                 engine_grace_s=self._own.engine_grace_s,
             )
-            lives = (self._health.watch(), self._know_engine(), ledger.write_checkpoints(), heart.beat(), heart.sweep())
+            lives = (self._health.watch(), ledger.write_checkpoints(), heart.beat(), heart.sweep())
             tasks = [asyncio.create_task(life) for life in lives]
             for task in tasks:
                 task.add_done_callback(_end_process_if_failed)
@@ -120,18 +122,20 @@ class Runtime:
                 await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
-    async def _know_engine(self) -> None:
-        """Each time the engine begins to serve, learn what it is: it may have come back as another one."""
-        while True:
-            await self._health.serving()
-            try:
-                info = await self._engine.info()
-            except EngineUnavailable as error:
-                log.warning("engine.unknown", cause=str(error), next=f"asked again in {PROBE_INTERVAL_S:g} s")
-                await asyncio.sleep(PROBE_INTERVAL_S)
-                continue
-            self._meet(info)
-            await self._health.sick()
+    async def _know_engine(self) -> bool:
+        """Each time before the engine serves, learn what it is: it may have come back as another one."""
+        try:
+            info = await self._engine.info()
+        except EngineUnavailable as error:
+            log.warning("engine.unknown", cause=str(error), next=f"asked again in {PROBE_INTERVAL_S:g} s")
+            return False
+        info = msgspec.structs.replace(info, model=self._own.model or info.model)
+        before = self.deliveries.engine_info
+        if before is not None and before.model != info.model:
+            log.warning("engine.replaced", model=info.model, before=before.model, next="its batches are handed back")
+            self.deliveries.hand_back_all(f"the engine serves {info.model} now, not {before.model}")
+        self._meet(info)
+        return True
 
     def _meet(self, info: EngineInfo) -> None:
         fixed, limit = self._own.fixed_slots(), info.running_limit

@@ -22,6 +22,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(title="ENGINE_API_KEY", description="sent as bearer token, if the server was started with --api-key"),
     ] = None
+    model: Annotated[
+        str | None,
+        Meta(title="FLEET_MODEL", description="what runs call this engine's model, if it calls itself otherwise"),
+    ] = None
     slots: Annotated[
         str,
         Meta(

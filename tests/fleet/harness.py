@@ -131,6 +131,13 @@ class FleetUnderTest:
         found = self.client.hmget(f"fleet:{{{run}}}:counts", "completed", "failed")
         return sum(int(value or 0) for value in found)
 
+    def told_by(self, name: str) -> dict[str, str]:
+        """What a worker says of itself in Redis; empty if it is silent."""
+        for key in self.client.scan_iter(f"fleet:worker:{name}@*"):
+            found: dict[bytes, bytes] = self.client.hgetall(key)  # type: ignore[assignment]
+            return {field.decode(): value.decode() for field, value in found.items()}
+        return {}
+
     def wait_complete(self, run: str = "r", timeout_s: float = 45.0) -> None:
         """Until the run says that it is complete."""
         wait_until(

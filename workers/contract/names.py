@@ -41,7 +41,7 @@ KEYS = (
     Key("fleet:worker:<worker>", "hash", WORKER_TTL_S, "state and counters of one worker process, written by its beat"),
     Key("fleet:sweep", "string", LOCK_TTL_S, "which worker sweeps for lost messages now"),
     Key("fleet:{<run>}:enqueue", "string", LOCK_TTL_S, "which producer enqueues this run now"),
-    Key("fleet:{<run>}:state", "hash", None, "status, total, batches, rejected, priority, created_at, finished_at"),
+    Key("fleet:{<run>}:state", "hash", None, "status, totals, priority, times, model asked for, model served, repairs"),
     Key("fleet:{<run>}:pushed", "string", None, "bitmap: a message of this batch was pushed"),
     Key("fleet:{<run>}:done", "string", None, "bitmap: this batch is committed"),
     Key("fleet:{<run>}:lease", "zset", None, "batch → end of its lease, Redis' own clock, milliseconds"),

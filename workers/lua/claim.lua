@@ -1,7 +1,8 @@
 -- Give a batch to a worker for the length of a lease, unless it is done, held, or the run takes no work.
--- KEYS state done lease owner attempts checkpoints pushed parked lapses; ARGV batch bit token lease_ms
+-- KEYS state done lease owner attempts checkpoints pushed parked lapses; ARGV batch bit token lease_ms model
 -- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index, deaths, …}, run status}. Safe to repeat with the
--- same token. A batch of a cancelled run is given only if it has checkpoints: they are to be stored.
+-- same token. A batch of a cancelled run is given only if it has checkpoints: they are to be stored. The first claim of
+-- a run that names no model decides which model it is; paths do not count, `/data/Qwen3-8B` is `Qwen/Qwen3-8B`.
 local status = redis.call('HGET', KEYS[1], 'status')
 if not status then return {'unknown', ''} end
 if redis.call('GETBIT', KEYS[2], ARGV[2]) == 1 then return {'done', ''} end
@@ -9,6 +10,9 @@ if status == 'paused' or (status == 'cancelled' and redis.call('EXISTS', KEYS[6]
   redis.call('SETBIT', KEYS[7], ARGV[2], 0)
   return {status, ''}
 end
+local function short(name) return string.lower(string.match(name, '[^/]+$') or name) end
+local wanted = redis.call('HGET', KEYS[1], 'model') or redis.call('HGET', KEYS[1], 'served')
+if status ~= 'cancelled' and wanted and ARGV[5] ~= '' and short(wanted) ~= short(ARGV[5]) then return {'other_model', wanted} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local owner = redis.call('HGET', KEYS[4], ARGV[1])
@@ -30,6 +34,7 @@ if lapses > 1 and known > tonumber(redis.call('HGET', KEYS[9], ARGV[1] .. ':know
   redis.call('HSET', KEYS[9], ARGV[1], lapses)
 end
 if lapses > 0 then redis.call('HSET', KEYS[9], ARGV[1] .. ':known', known) end
+if not wanted and ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'served', ARGV[5]) end
 redis.call('HSET', KEYS[4], ARGV[1], ARGV[3])
 redis.call('ZADD', KEYS[3], now + tonumber(ARGV[4]), ARGV[1])
 redis.call('SETBIT', KEYS[7], ARGV[2], 1)
