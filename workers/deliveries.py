@@ -19,7 +19,7 @@ from workers.engine import EngineInfo
 from workers.execute import BatchExecution, Bench, Deaths, InFlight
 from workers.ledger import Claim, Claimed, Ledger
 from workers.publish import push
-from workers.shards import ShardRoom
+from workers.shards import ShardRoom, StoredShard
 
 MAX_ATTEMPTS = 8
 """Deliveries of one batch that may end in an error of ours before it is parked for a person."""
@@ -206,7 +206,10 @@ class Deliveries:
         if claimed.lapses >= MAX_LAPSES:
             raise WorkersLost(f"{claim.run}/{claim.batch}", claimed.lapses)
         manifest = await self._shards.manifest(message.run, message.made)
-        prompts = await self._shards.prompts(message)
+        prompts, stored = await asyncio.gather(self._shards.prompts(message), self._shards.stored(claim.run, claim.batch))
+        if stored is not None:
+            log.info("shard.exists", run=claim.run, batch=claim.batch, next="nothing is generated")
+            return await self._commit(batch, stored)
         batch.execution = BatchExecution(
             self._bench,
             manifest.sampling,
@@ -224,15 +227,21 @@ class Deliveries:
         return {**await self._store(batch, await batch.execution.run()), "resumed": len(claimed.kept)}
 
     async def _store(self, batch: OpenBatch, outcomes: list[Completion]) -> dict[str, object]:
+        return await self._commit(batch, await self._shards.write(batch.claim.run, batch.claim.batch, outcomes))
+
+    async def _commit(self, batch: OpenBatch, stored: StoredShard) -> dict[str, object]:
         claim = batch.claim
-        stored = await self._shards.write(claim.run, claim.batch, outcomes)
         _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
         self.completed += stored.counts.completed
         self.failed += stored.counts.failed
         if status == "complete":
             log.info("run.complete", run=claim.run)
         counts = stored.counts
-        return {"prompts": len(outcomes), "failed": counts.failed, "completion_tokens": counts.completion_tokens}
+        return {
+            "prompts": counts.completed + counts.failed,
+            "failed": counts.failed,
+            "completion_tokens": counts.completion_tokens,
+        }
 
     def _origin(self, claim: Claim) -> Provenance:
         info = self.engine_info

@@ -93,6 +93,10 @@ class ShardRoom:
             raise ShardCorrupt(key, f"digest {found}", f"digest {message.digest}")
         return await self._in_thread(lambda: decode_prompts(key, body))
 
+    async def stored(self, run: str, batch: str) -> StoredShard | None:
+        """What the store holds of a batch already: Redis may have forgotten that it is done."""
+        return await self._waiting(lambda: self._stored(layout.completions_shard(run, batch)))
+
     async def write(self, run: str, batch: str, outcomes: Sequence[Completion]) -> StoredShard:
         """Write the output shard, once.
 
@@ -105,12 +109,18 @@ class ShardRoom:
         if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata())):
             return StoredShard(counts, len(body))
         log.info("shard.exists", run=run, batch=batch)
-        return await self._waiting(lambda: self._stored(key))
+        return await self._waiting(lambda: self._surely_stored(key))
 
-    def _stored(self, key: str) -> StoredShard:
+    def _surely_stored(self, key: str) -> StoredShard:
+        stored = self._stored(key)
+        if stored is None:
+            raise StoreUnavailable(self.store.url, f"read {key}", "it was there a moment ago")
+        return stored
+
+    def _stored(self, key: str) -> StoredShard | None:
         info = self.store.head(key)
         if info is None:
-            raise StoreUnavailable(self.store.url, f"read {key}", "it was there a moment ago")
+            return None
         try:
             return StoredShard(ShardCounts.from_metadata(key, dict(info.metadata)), info.size_bytes)
         except ShardCorrupt:

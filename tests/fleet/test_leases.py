@@ -29,12 +29,6 @@ SLOW = (
 AHEAD_S = 60.0
 
 
-def held_by(fleet: FleetUnderTest, name: str) -> set[str]:
-    """Batches that a worker holds."""
-    found: dict[bytes, bytes] = fleet.client.hgetall("fleet:{r}:owner")  # type: ignore[assignment]
-    return {batch.decode() for batch, owner in found.items() if owner.decode().startswith(f"{name}@")}
-
-
 def begun(fleet: FleetUnderTest, *engines: str) -> int:
     return sum(sum(fleet.generated(engine).values()) for engine in engines)
 
@@ -49,12 +43,12 @@ def test_with_the_default_lease_a_killed_workers_batches_run_elsewhere_within_tw
     default = {"FLEET_LEASE_S": "", "FLEET_LEASE_RENEWAL_S": ""}
     first, _ = two_workers(fleet, *SLOW, **default)
     fleet.enqueue(fleet.prompts(160), "r", "--batch-size", "16")
-    wait_until(lambda: len(held_by(fleet, "gpu0")) >= 2 and fleet.counted() > 5, 30, "both at work")
-    lost = held_by(fleet, "gpu0")
+    wait_until(lambda: len(fleet.held_by("gpu0")) >= 2 and fleet.counted() > 5, 30, "both at work")
+    lost = fleet.held_by("gpu0")
     first.signal(signal.SIGKILL)
     killed_at = time.monotonic()
     wait_until(
-        lambda: not lost & held_by(fleet, "gpu0") and bool(lost & held_by(fleet, "gpu1")), 20, "its batches held by another"
+        lambda: not lost & fleet.held_by("gpu0") and bool(lost & fleet.held_by("gpu1")), 20, "its batches held by another"
     )
     assert time.monotonic() - killed_at <= 20
     fleet.wait_complete(timeout_s=90)
@@ -81,11 +75,11 @@ def test_a_live_worker_keeps_a_batch_for_many_leases(fleet: FleetUnderTest) -> N
 def test_a_worker_that_was_paused_for_longer_than_its_lease_loses_and_doubles_nothing(fleet: FleetUnderTest) -> None:
     first, _ = two_workers(fleet, *SLOW)
     fleet.enqueue(fleet.prompts(160), "r", "--batch-size", "16")
-    wait_until(lambda: bool(held_by(fleet, "gpu0")) and fleet.counted() > 5, 30, "both at work")
-    lost = held_by(fleet, "gpu0")
+    wait_until(lambda: bool(fleet.held_by("gpu0")) and fleet.counted() > 5, 30, "both at work")
+    lost = fleet.held_by("gpu0")
     first.signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: bool(lost & held_by(fleet, "gpu1")), 20, "its batches held by another")
+        wait_until(lambda: bool(lost & fleet.held_by("gpu1")), 20, "its batches held by another")
     finally:
         first.signal(signal.SIGCONT)
     fleet.wait_complete(timeout_s=90)
