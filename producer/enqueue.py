@@ -24,7 +24,7 @@ from producer.upload import REJECTS_SHOWN, Uploaded, upload
 from workers.broker import broker_errors
 from workers.celery import make_app
 from workers.contract import layout, names
-from workers.contract.errors import RowRejected, RunDiffers, SourceUnreadable
+from workers.contract.errors import RowRejected, RunDiffers, RunLeftovers, SourceUnreadable
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest, Prompt, Sampling, encode_manifest
 from workers.contract.settings import FleetSettings
@@ -154,7 +154,7 @@ def _enqueue(
         watcher.stream(stream, "reading")
         try:
             manifest, rejects = _create(order, store, stream, watcher, lock)
-        except SourceUnreadable:  # there is no run, so nothing may say that one is being enqueued
+        except (SourceUnreadable, RunLeftovers):  # there is no run, so nothing may say that one is being enqueued
             _forget(client, keys)
             raise
     else:
@@ -185,13 +185,16 @@ def _forget(client: "redis.Redis", keys: RunKeys) -> None:
 def _create(
     order: Order, store: ObjectStore, stream: SourceStream, watcher: Watcher, lock: RunLock
 ) -> tuple[Manifest, list[Reject]]:
+    for info in store.list(layout.completions_prefix(order.run)):
+        raise RunLeftovers(order.run, store.url, info.key)
     uploaded = upload(store, order.run, stream, order.batch_size, order.samples, watcher.row, lock.check)
     lock.check()
     if not uploaded.batches:
         first = f", the first: {uploaded.first_rejects[0].sentence()}" if uploaded.first_rejects else ""
         raise SourceUnreadable(", ".join(order.sources), f"no row could be accepted ({stream.rejected} rejected{first})")
     manifest = manifest_of(order, stream, uploaded)
-    if not store.put_new(layout.manifest(order.run), encode_manifest(manifest)):
+    body = encode_manifest(manifest)
+    if not store.put_new(layout.manifest(order.run), body) and store.get(layout.manifest(order.run)) != body:
         raise RunDiffers(order.run, "manifest", "a new one", "one that appeared meanwhile")
     return manifest, uploaded.first_rejects
 

@@ -114,15 +114,15 @@ def tell_state(client: "redis.Redis", manifest: Manifest) -> None:
     client.hset(RunKeys(manifest.run).state, mapping=cast("Any", state_fields(manifest)))
 
 
-def note_repairs(client: "redis.Redis", manifest: Manifest, count: int) -> None:
-    """Tell Redis how many repairs a run has, so that `status` finds them without the store."""
+def note_repairs(client: "redis.Redis", manifest: Manifest, last: int) -> None:
+    """Tell Redis the number of a run's last repair, so that `status` finds them without the store."""
     keys = RunKeys(manifest.run)
-    if count and client.hexists(keys.state, "status"):
-        client.hset(keys.state, "repairs", str(count))
+    if last and client.hexists(keys.state, "status"):
+        client.hset(keys.state, "repairs", str(last))
 
 
 def repairs_noted(client: "redis.Redis", keys: RunKeys) -> int:
-    """How many repairs Redis knows of a run."""
+    """The number of the last repair that Redis knows of a run; 0 if there is none."""
     return int(cast("bytes | None", client.hget(keys.state, "repairs")) or 0)
 
 

@@ -1,10 +1,10 @@
 -- Replace what Redis knows of a run by what the store holds, in one step, while workers may be at work on it.
--- KEYS state done pushed counts reasons flags series open parked, then the other keys that live as long as the run
+-- KEYS state done pushed counts reasons flags series open parked lease, then the other keys that live as long as the run
 -- ARGV done bitmap, bitmap of batches that are not in the store for certain, plan (JSON), prefix of the checkpoint keys,
---   bitmap of all batches
+--   bitmap of the batches that wait in the queue
 -- Returns {1, batch…} and changes nothing if Redis has batches done that neither bitmap knows: committed since the listing.
 -- Else {0, status before, status, completed, failed, prompt_tokens, completion_tokens, open batches}.
-local state, done, pushed, counts, reasons, flags, series, open, parked = unpack(KEYS)
+local state, done, pushed, counts, reasons, flags, series, open, parked, lease = unpack(KEYS)
 local plan = cjson.decode(ARGV[3])
 
 local function bit_of(map, number)
@@ -55,6 +55,10 @@ if same and before[3] then redis.call('HSET', counts, 'sampled_at', before[3]) e
 
 redis.call('SET', done, ARGV[1])
 redis.call('SET', pushed, ARGV[5])
+redis.call('BITOP', 'OR', pushed, pushed, done)  -- the sweep counts: pushed - done - leased
+for _, batch in ipairs(redis.call('ZRANGE', lease, 0, -1)) do
+  redis.call('SETBIT', pushed, tonumber(string.sub(batch, -8)) or 0, 1)
+end
 if plan.lift then redis.call('DEL', parked) end
 for batch, cause in pairs(plan.parked) do redis.call('HSET', parked, batch, cause) end
 for _, batch in ipairs(redis.call('HKEYS', parked)) do

@@ -3,7 +3,8 @@
 The store is read first, without any lock on Redis; then one atomic script replaces bitmaps, counters and state. What was
 committed between the two shows as a done batch that the listing did not have: the script then changes nothing and names it,
 it is looked up, and the script runs again. A batch whose shard is stored but not committed yet becomes done, and its
-checkpoints go: the worker's own commit then changes nothing. Pushes no message.
+checkpoints go: the worker's own commit then changes nothing. Pushes no message, and calls only those batches pushed that wait
+in the queue or are leased: the sweep must not take for lost what `resume` is about to push.
 """
 
 from collections import Counter
@@ -20,6 +21,8 @@ from producer.command import with_progress
 from producer.manifests import stored_shards
 from producer.parallel import in_order
 from producer.publish import note_repairs, state_fields
+from producer.queue_state import taken_care_of
+from producer.repairs import last_number
 from producer.shards import stored_counts
 from workers.broker import broker_errors
 from workers.contract import layout, names
@@ -119,7 +122,7 @@ def rebuild_all(
 ) -> list[Rebuilt]:
     """`rebuild` of a run, then of each of its repairs; a run or repair on hold stays so."""
     rebuilt = [rebuild(store, client, settings, part) for part in (manifest, *repairs)]
-    note_repairs(client, manifest, len(repairs))
+    note_repairs(client, manifest, last_number(repairs))
     return rebuilt
 
 
@@ -172,16 +175,20 @@ def _swapped(store: ObjectStore, client: "redis.Redis", found: _Found, on_hold: 
     manifest = found.manifest
     keys = RunKeys(manifest.run)
     named = [keys.state, keys.done, keys.pushed, keys.counts, keys.reasons, keys.flags, keys.series, keys.open, keys.parked]
+    named.append(keys.lease)
     named += [key for key in keys.lasting() if key not in named]
     script = client.register_script(_SCRIPT)
-    everything = Bitmap.full(manifest.batches).body()
+    waiting = Bitmap(manifest.batches)
+    for number in taken_care_of(client, manifest.run)[0]:
+        if number < manifest.batches:
+            waiting.add(number)
     while True:  # each round has at least one batch less to look up, and there are as many as the run has
         arguments: list[bytes | str] = [
             found.done.body(),
             found.not_stored.body(),
             found.plan(on_hold),
             keys.checkpoints(""),
-            everything,
+            waiting.body(),
         ]
         answer = cast("list[Any]", script(keys=named, args=arguments))
         if answer[0] != _STALE:

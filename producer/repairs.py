@@ -4,11 +4,11 @@ A repair (`producer requeue`) is a run of its own for queue, ledger and store, u
 prompts of the run, in the same order, so that both can be read side by side in flat memory. Nothing stored is ever changed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from producer.manifests import find_manifest
-from workers.contract import layout
+from workers.contract import layout, names
 from workers.contract.schema import Completion, Manifest, Prompt
 from workers.object_store import ObjectStore
 
@@ -27,6 +27,11 @@ def find_repairs(store: ObjectStore, manifest: Manifest) -> list[Manifest]:
         if repair is not None and repair.repair is not None and repair.repair.of_made == manifest.created_at:
             found.append(repair)
     return found
+
+
+def last_number(repairs: Sequence[Manifest]) -> int:
+    """The highest number of a repair; 0 if there is none."""
+    return max((names.parse_repair(repair.run)[1] or 0 for repair in repairs), default=0)
 
 
 Key = tuple[int, int]

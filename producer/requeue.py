@@ -112,21 +112,28 @@ def requeue_run(
     with broker_errors(settings), run_lock(client, manifest.run) as lock:
         repairs = find_repairs(store, manifest)
         pushed = sum(_push(client, settings, repair) for repair in repairs)
-        if len(repairs) >= names.MAX_REPAIRS:
+        number = _next_number(store, manifest, repairs)
+        if number > names.MAX_REPAIRS:
             raise TooManyRepairs(manifest.run)
-        name = names.repair_name(manifest.run, _next_number(repairs))
+        name = names.repair_name(manifest.run, number)
         prompts = chosen_prompts(store, manifest, repairs, choice, overrides)
         digests = write_shards(store, name, batches(prompts, manifest.batch_size), lock.check)
         if not digests:
             return Requeued(manifest.run, None, choice.taken, pushed)
         repair = repair_of(manifest, name, choice, overrides, digests)
         store.put(layout.manifest(name), encode_manifest(repair))
-        note_repairs(client, manifest, len(repairs) + 1)
+        note_repairs(client, manifest, number)
         return Requeued(manifest.run, repair, choice.taken, pushed + _push(client, settings, repair))
 
 
-def _next_number(repairs: list[Manifest]) -> int:
-    return 1 + max((names.parse_repair(repair.run)[1] or 0 for repair in repairs), default=0)
+def _next_number(store: ObjectStore, manifest: Manifest, repairs: list[Manifest]) -> int:
+    """Beyond every repair, and every folder with completions: those of an earlier run of this name would be taken for ours."""
+    taken = {repair.run for repair in repairs}
+    for prefix in store.folders(layout.repairs_prefix(manifest.run)):
+        name = layout.repair_of_prefix(manifest.run, prefix)
+        if name is not None and any(True for _ in store.list(layout.completions_prefix(name))):
+            taken.add(name)
+    return 1 + max((names.parse_repair(name)[1] or 0 for name in taken), default=0)
 
 
 def chosen_prompts(

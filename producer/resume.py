@@ -17,7 +17,7 @@ from producer.printable import printable
 from producer.publish import note_repairs
 from producer.queue_state import taken_care_of
 from producer.rebuild import Rebuilt, rebuild
-from producer.repairs import find_repairs
+from producer.repairs import find_repairs, last_number
 from producer.run_lock import run_lock
 from producer.shards import check_input
 from workers.broker import broker_errors, connect
@@ -83,7 +83,7 @@ def resume_all(
         return lifted
     resumed = [resume_run(store, client, settings, part, check_inputs=check_inputs) for part in (manifest, *repairs)]
     with broker_errors(settings):
-        note_repairs(client, manifest, len(repairs))
+        note_repairs(client, manifest, last_number(repairs))
     return resumed
 
 
@@ -119,13 +119,14 @@ def resume_run(
         told = Pushed(waiting=len(waiting.intersection(pending)), leased=len(leased.difference(waiting).intersection(pending)))
         missing = [number for number in pending if number not in waiting and number not in leased]
         with make_app(settings) as app:
-            push_batches(app, store, settings, manifest, missing, told, check_inputs=check_inputs)
+            push_batches(app, client, store, settings, manifest, missing, told, check_inputs=check_inputs)
         _park(client, manifest, told.bad)
         return Resumption(rebuilt, told)
 
 
 def push_batches(
     app: Celery,
+    client: "redis.Redis",
     store: ObjectStore,
     settings: FleetSettings,
     manifest: Manifest,
@@ -154,6 +155,7 @@ def push_batches(
             push(app, manifest.message_of(number), manifest.priority)
         except kombu.exceptions.OperationalError as failure:
             raise BrokerUnavailable(without_password(settings.broker), str(failure)) from failure
+        client.setbit(RunKeys(manifest.run).pushed, number, 1)
         told.pushed += 1
 
 

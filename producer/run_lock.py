@@ -80,7 +80,8 @@ def run_lock(client: "redis.Redis", run: str) -> Iterator[RunLock]:
     ttl_ms = round(names.LOCK_TTL_S * 1000)
     if not client.set(key, token, nx=True, px=ttl_ms):
         holder = client.get(key)
-        raise RunBusy(run, holder.rpartition(b" ")[0].decode() if isinstance(holder, bytes) else "another producer")
+        if holder != token.encode():  # else the answer to a first try was lost
+            raise RunBusy(run, holder.rpartition(b" ")[0].decode() if isinstance(holder, bytes) else "another producer")
     ended = threading.Event()
 
     def renew() -> None:

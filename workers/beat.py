@@ -66,7 +66,7 @@ class Heart:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             try:
                 for lost in await self._sweep.lost_batches(await self._runs()):
-                    self._deliveries.push_soon(lost.run, lost.batch)
+                    await self._deliveries.push_again(lost.run, lost.batch)
             except redis.exceptions.RedisError as error:
                 log.warning("sweep.failed", cause=str(error), next=f"again in {SWEEP_INTERVAL_S:g} s")
 
@@ -82,7 +82,8 @@ class Heart:
                     held[label].end(LOST)
             if beat.status == "cancelled":
                 for batch in held.values():
-                    batch.end(CANCELLED)
+                    if not batch.cancelled:  # else it was claimed to be stored, and is at it
+                        batch.end(CANCELLED)
             for label in beat.freed:
                 log.warning("lease.lapsed", run=run, batch=label, next="pushed again")
                 self._deliveries.push_soon(run, label)

@@ -7,31 +7,32 @@ consumer (workers/consumer.py) nor who renews the leases (workers/beat.py).
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from workers.contract.errors import FleetError, Permanent, WorkersLost
+from workers.contract.errors import FleetError, Permanent, StaleMessage, WorkersLost
 from workers.contract.schema import BatchMessage, Completion, Provenance
 from workers.engine import EngineInfo
-from workers.execute import BatchExecution, Bench, Deaths, InFlight
+from workers.execute import BatchExecution, Bench, Deaths, Request
 from workers.ledger import Claim, Claimed, Ledger
 from workers.publish import push
 from workers.shards import ShardRoom, StoredShard
 
-MAX_ATTEMPTS = 8
+MAX_ERRORS = 8
 """Deliveries of one batch that may end in an error of ours before it is parked for a person."""
 MAX_LAPSES = 8
 """Workers that may fall silent with one batch in hand, without one new outcome, before it is parked for a person."""
 CAUSE_LENGTH = 300
 LONGEST_PAUSE_S = 30.0
+LOOK_EVERY_S = 0.5
 STUCK_AFTER_S = 2.0
 MAX_STUCK = 8
 """Batches that may wait for their input while others pass them: one bad shard must not idle an engine."""
 
-REFUSED_PAUSE_S = 2.0
+REFUSED_PAUSE_S = 1.0  # shorter than workers/sweep.py waits before it calls a message lost
 MAX_REFUSED = 32
 """Messages of runs that want another model which a worker keeps aside for a moment, so that it comes to those behind them."""
 
@@ -61,23 +62,24 @@ class OpenBatch:
     execution: BatchExecution | None = None
     ended_because: str = ""
     engine_died: bool = False
-    left_over: dict[str, InFlight] = field(default_factory=dict)
     settled: bool = False
     stuck: bool = False
     released: bool = False
+    storing: bool = False
+    cancelled: bool = False
 
     def end(self, because: str, *, engine_died: bool = False) -> None:
         """Stop working on it; it ends once."""
         if self.ended_because:
             return
         self.ended_because, self.engine_died = because, engine_died
-        self.left_over = dict(self.execution.in_flight) if self.execution else {}
         if self.work is not None:
             self.work.cancel()
 
-    def to_accuse(self) -> list[int]:
-        """Prompts whose requests were left over and whose count of deaths is not right yet."""
-        return [place.index for place in self.left_over.values() if place.accused != self.engine_died]
+    @property
+    def left_over(self) -> list[Request]:
+        """Requests that are at the engine, or whose marks are not right yet."""
+        return list(self.execution.unsettled.values()) if self.execution else []
 
 
 class Deliveries:
@@ -119,6 +121,9 @@ class Deliveries:
         self.active += 1
         try:
             event, fields = await self._deliver(message, begun)
+        except Exception as error:  # Redis was away for too long: the lease lapses, and another worker takes it up
+            log.exception("batch.abandoned", run=message.run, batch=message.batch)
+            event, fields = "batch.abandoned", {"cause": str(error)[:CAUSE_LENGTH]}
         finally:
             self.active -= 1
         log.info(event, run=message.run, batch=message.batch, wall_s=round(time.monotonic() - begun, 2), **fields)
@@ -131,13 +136,13 @@ class Deliveries:
 
     def push_soon(self, run: str, batch: str) -> None:
         """Push a batch's message again, without making the caller wait for the store or Redis."""
-        task = asyncio.create_task(self._push(run, batch))
+        task = asyncio.create_task(self.push_again(run, batch))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _deliver(self, message: BatchMessage, begun: float) -> Ending:
         if self.draining or not self._bench.health.serves:
-            await self._push(message.run, message.batch)
+            await self.push_again(message.run, message.batch)
             return "batch.put_back", {"because": "draining" if self.draining else "engine sick"}
         claimed = await self._ledger.claim(message.run, message.batch, self.engine_info.model if self.engine_info else "")
         if claimed.outcome == "other_model":
@@ -145,7 +150,7 @@ class Deliveries:
         self.refuses = ""
         if claimed.claim is None:
             return _NOT_CLAIMED[claimed.outcome], {"owner": claimed.owner} if claimed.owner else {}
-        batch = OpenBatch(message, claimed.claim, taken_at=begun)
+        batch = OpenBatch(message, claimed.claim, taken_at=begun, cancelled=claimed.cancelled)
         if self.draining:  # since the claim was asked for: nobody would hand it back
             await self._give_back(batch)
             return "batch.put_back", {"because": "draining"}
@@ -172,7 +177,7 @@ class Deliveries:
         finally:
             self._refused -= passed
             self.settled -= passed
-        await self._push(message.run, message.batch, recovered=False)  # behind the others, or they would never be seen
+        await self.push_again(message.run, message.batch, recovered=False)  # behind the others, or they would never be seen
         return "batch.refused", {"because": self.refuses, "next": "another worker takes it; or see FLEET_MODEL"}
 
     async def _work_on(self, batch: OpenBatch, claimed: Claimed) -> Ending:
@@ -181,31 +186,49 @@ class Deliveries:
         try:
             return "batch.completed", {**attempt, **await batch.work}
         except asyncio.CancelledError:
-            await self._bench.engine.abort(list(batch.left_over) if self._bench.health.serves else [])
-            await self._ledger.accuse(batch.claim, batch.to_accuse(), 1 if batch.engine_died else -1)
-            if batch.ended_because == LOST:
-                return "batch.lost", attempt
-            if batch.ended_because == CANCELLED and batch.execution is not None:
-                return "batch.cancelled", {**attempt, **await self._store(batch, batch.execution.cut_short())}
-            await self._give_back(batch)
+            event, fields = await self._cut_off(batch)
             if not batch.ended_because:  # the job itself was terminated
                 raise
-            return "batch.handed_back", {**attempt, "because": batch.ended_because}
+            return event, {**attempt, **fields}
+        except StaleMessage as error:
+            await self._ledger.release(batch.claim)
+            return "batch.of_earlier_run", {"cause": str(error)}
         except Permanent as error:
             return await self._park(batch, error)
         except Exception as error:
-            if batch.claim.attempt >= MAX_ATTEMPTS:
+            if claimed.errors + 1 >= MAX_ERRORS:
                 return await self._park(batch, error)
             log.exception("batch.error", run=batch.claim.run, batch=batch.claim.batch, **attempt)
-            await asyncio.sleep(min(LONGEST_PAUSE_S, 2.0**batch.claim.attempt))
-            await self._give_back(batch)
+            await self._pause(min(LONGEST_PAUSE_S, 2.0 ** (claimed.errors + 1)))
+            await self._give_back(batch, error=True)
             return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
+
+    async def _cut_off(self, batch: OpenBatch) -> Ending:
+        """Its work was cancelled: leave nothing at the engine, set the marks of its requests right, pass it on or store it."""
+        requests = batch.left_over
+        await self._bench.engine.abort([request.id for request in requests] if self._bench.health.serves else [])
+        wrong = {request.id: request.index for request in requests if request.marked != batch.engine_died}
+        await self._ledger.accuse(batch.claim, wrong, died=batch.engine_died)
+        if batch.ended_because == LOST:
+            return "batch.lost", {}
+        if batch.ended_because == CANCELLED and batch.execution is not None:
+            return "batch.cancelled", await self._store(batch, batch.execution.cut_short())
+        await self._give_back(batch)
+        return "batch.handed_back", {"because": batch.ended_because}
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait, but not beyond the beginning of a drain."""
+        ends = time.monotonic() + pause_s
+        while not self.draining and (left_s := ends - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left_s, LOOK_EVERY_S))
 
     async def _complete(self, batch: OpenBatch, claimed: Claimed) -> dict[str, object]:
         message, claim = batch.message, batch.claim
         if claimed.lapses >= MAX_LAPSES:
             raise WorkersLost(f"{claim.run}/{claim.batch}", claimed.lapses)
         manifest = await self._shards.manifest(message.run, message.made)
+        if message.made not in {0.0, manifest.created_at}:
+            raise StaleMessage(f"{claim.run}/{claim.batch}", message.made, manifest.created_at)
         prompts, stored = await asyncio.gather(self._shards.prompts(message), self._shards.stored(claim.run, claim.batch))
         if stored is not None:
             log.info("shard.exists", run=claim.run, batch=claim.batch, next="nothing is generated")
@@ -217,8 +240,9 @@ class Deliveries:
             prompts,
             claimed.kept,
             keep=lambda outcome: self._ledger.checkpoint(claim, outcome),
-            accuse=lambda indices, change: self._ledger.accuse(claim, indices, change),
+            accuse=lambda requests, died: self._ledger.accuse(claim, requests, died=died),
             deaths=Deaths(dict(claimed.deaths), watched=claimed.lapses > 0),
+            model=manifest.model,
         )
         self._settle(batch)
         self._bench.slots.batch_arrived(time.monotonic() - batch.taken_at)
@@ -227,6 +251,7 @@ class Deliveries:
         return {**await self._store(batch, await batch.execution.run()), "resumed": len(claimed.kept)}
 
     async def _store(self, batch: OpenBatch, outcomes: list[Completion]) -> dict[str, object]:
+        batch.storing = True
         return await self._commit(batch, await self._shards.write(batch.claim.run, batch.claim.batch, outcomes))
 
     async def _commit(self, batch: OpenBatch, stored: StoredShard) -> dict[str, object]:
@@ -270,12 +295,13 @@ class Deliveries:
         await self._ledger.release(batch.claim, parked_because=told)
         return "batch.dead_lettered", {"attempt": batch.claim.attempt, "cause": told}
 
-    async def _give_back(self, batch: OpenBatch) -> None:
+    async def _give_back(self, batch: OpenBatch, *, error: bool = False) -> None:
         batch.released = True
-        if await self._ledger.release(batch.claim):
-            await self._push(batch.claim.run, batch.claim.batch)
+        if await self._ledger.release(batch.claim, error=error):
+            await self.push_again(batch.claim.run, batch.claim.batch)
 
-    async def _push(self, run: str, batch: str, *, recovered: bool = True) -> None:
+    async def push_again(self, run: str, batch: str, *, recovered: bool = True) -> None:
+        """Put a batch's message into the queue; if that fails, the sweep will find that it is missing."""
         try:
             message, priority = await self._shards.message(run, batch)
             await asyncio.to_thread(push, self._app, message, priority, recovered=recovered)

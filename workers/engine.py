@@ -90,13 +90,14 @@ class Engine:
         if self._http is not None:
             await self._http.aclose()
 
-    async def generate(self, prompt: Prompt, sampling: Sampling, request_id: str) -> Generated:
+    async def generate(self, prompt: Prompt, sampling: Sampling, request_id: str, model: str | None = None) -> Generated:
         """Generate one completion.
 
         Args:
             prompt: Messages go to `/v1/chat/completions`, text and token ids to `/generate`.
             sampling: Complete, with `max_tokens`.
             request_id: From `new_request_id`, never used before.
+            model: That the run names.
 
         Raises:
             PromptRejected: 4xx; the same prompt will fail again.
@@ -105,7 +106,7 @@ class Engine:
             InvalidAnswer: 200, but not an answer.
         Source: SGLang 0.5.11 and 0.5.23, `tests/golden/sglang`.
         """
-        path, body = request_of(prompt, sampling)
+        path, body = request_of(prompt, sampling, model)
         body = body[:-1] + b',"rid":"' + request_id.encode() + b'"}'
         response = await self._send("POST", path, body, self._request_timeout_s)
         self._raise_for_status(response, str(prompt.id))
@@ -117,10 +118,9 @@ class Engine:
         Raises:
             EngineUnavailable: It does not answer.
         """
-        response = await self._send("GET", "/server_info", None, PROBE_TIMEOUT_S * 2)
-        self._raise_for_status(response, "/server_info")
+        response = await self._read("/server_info")
         try:
-            info = _INFO.decode(response.content)
+            info = _INFO.decode(response)
         except msgspec.MsgspecError as error:
             raise EngineUnavailable(self.url, f"/server_info is not SGLang's: {error}") from error
         limit = info.internal_states[0].effective_max_running_requests_per_dp if info.internal_states else None
@@ -137,15 +137,15 @@ class Engine:
         Raises:
             EngineUnavailable: It does not answer, which is a sign too.
         """
-        loads = await self._send("GET", "/v1/loads", None, PROBE_TIMEOUT_S)
-        self._raise_for_status(loads, "/v1/loads")
+        loads = await self._read("/v1/loads")
         try:
-            first = msgspec.json.decode(loads.content)["loads"][0]
-        except (msgspec.MsgspecError, KeyError, IndexError, TypeError) as error:
+            first = msgspec.json.decode(loads)["loads"][0]
+            moving = tuple(first.get(name) for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens"))
+        except (msgspec.MsgspecError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineUnavailable(self.url, f"/v1/loads is not SGLang's: {error}") from error
         counters = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
         decoded = tuple(_DECODED.findall(counters.content)) if counters.status_code == httpx.codes.OK else ()
-        return (first.get("num_running_reqs"), first.get("num_waiting_reqs"), first.get("num_used_tokens"), decoded)
+        return (*moving, decoded)
 
     async def serves(self) -> bool:
         """Whether it generates a token right now; asked only of an engine that is starting or sick."""
@@ -164,6 +164,13 @@ class Engine:
             except EngineUnavailable:
                 return  # a dead engine holds nothing
 
+    async def _read(self, path: str) -> bytes:
+        """What a route of the server's own tells; whatever else it answers is one error, for no prompt is at fault."""
+        response = await self._send("GET", path, None, PROBE_TIMEOUT_S * 2)
+        if response.status_code != httpx.codes.OK:
+            raise EngineUnavailable(self.url, f"{path}: {response.status_code} {error_message(response.content)}", kind="error")
+        return response.content
+
     async def _send(self, method: str, path: str, body: bytes | None, timeout_s: float) -> httpx.Response:
         if self._http is None:
             raise RuntimeError("Engine is used as a context manager")
@@ -173,10 +180,10 @@ class Engine:
         request = httpx.Request(method, url, headers=self._headers, content=body, extensions={"timeout": timeout})
         try:
             return await self._http.send(request)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, aiohttp.ClientError) as error:  # the transport passes some of aiohttp's on
             raise self._unavailable(error, path, timeout_s) from error
 
-    def _unavailable(self, error: httpx.HTTPError, path: str, timeout_s: float) -> EngineUnavailable:
+    def _unavailable(self, error: httpx.HTTPError | aiohttp.ClientError, path: str, timeout_s: float) -> EngineUnavailable:
         # The transport reports a connection that dies under a request as ConnectTimeout; aiohttp's own error tells them apart.
         cause = error.__cause__
         if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):

@@ -24,8 +24,8 @@ from workers.slots import Slots
 from workers.suspects import MAX_DEATHS, SuspectLane
 
 Keep = Callable[[Completion], Awaitable[Completion]]
-Accuse = Callable[[Sequence[int], int], Awaitable[None]]
-"""Positions of prompts, and +1 or -1."""
+Accuse = Callable[[Mapping[str, int], bool], Awaitable[None]]
+"""Requests → index of their prompt, and whether the engine died under them."""
 
 
 @dataclass(frozen=True)
@@ -42,30 +42,27 @@ class Bench:
 
 @dataclass
 class Deaths:
-    """What earlier deliveries of the batch saw, and this one sees: index → deaths with that prompt in flight.
+    """What earlier deliveries of the batch saw, and this one sees: index → requests of that prompt in flight at a death.
 
     `watched` if a worker fell silent with the batch in hand: which prompts it had in flight then is not known.
     """
 
-    seen: dict[int, int]
+    seen: dict[int, set[str]]
     watched: bool = False
 
     def of(self, index: int) -> int:
         """Deaths under one prompt; one that was in flight at a second death of a worker was so, perhaps, at the first."""
-        seen = self.seen.get(index, 0)
+        seen = len(self.seen.get(index, ()))
         return seen + (1 if self.watched and seen else 0)
-
-    def change(self, index: int, by: int) -> None:
-        """Count, or take back."""
-        self.seen[index] = max(0, self.seen.get(index, 0) + by)
 
 
 @dataclass(frozen=True)
-class InFlight:
-    """A request at the engine: of which prompt, and whether it is counted as if the engine had died already."""
+class Request:
+    """A request at the engine: of which prompt, and whether it is marked already, as if the engine had died under it."""
 
+    id: str
     index: int
-    accused: bool
+    marked: bool
 
 
 class BatchExecution:
@@ -81,6 +78,7 @@ class BatchExecution:
         keep: Keep,
         accuse: Accuse,
         deaths: Deaths,
+        model: str | None = None,
     ) -> None:
         """Take a batch.
 
@@ -93,6 +91,7 @@ class BatchExecution:
             keep: Keeps an outcome at once, and returns the one that counts.
             accuse: Counts deaths of the engine under prompts.
             deaths: Counted so far.
+            model: That the run names.
         """
         self._bench = bench
         self._sampling = sampling
@@ -102,7 +101,8 @@ class BatchExecution:
         self._keep = keep
         self._accuse = accuse
         self._deaths = deaths
-        self.in_flight: dict[str, InFlight] = {}
+        self._model = model
+        self.unsettled: dict[str, Request] = {}
 
     async def run(self) -> list[Completion]:
         """Bring every prompt to its outcome.
@@ -136,61 +136,63 @@ class BatchExecution:
         sampling = self._sampling if prompt.sampling is None else self._sampling.overridden_by(prompt.sampling)
         if sampling.seed is not None and prompt.sample:
             sampling = msgspec.structs.replace(sampling, seed=sampling.seed + prompt.sample)
-        begun, tries, waited_s = time.time(), 0, 0.0
+        begun, tries, waits, waited_s = time.time(), 0, 0, 0.0
         while True:
             deaths = self._deaths.of(index)
             if deaths >= MAX_DEATHS:
                 silent = GiveUp("engine_lost", f"its worker fell silent with this prompt in flight, {deaths} times")
                 return self._failed(index, prompt, silent, None, self._origin("", tries, begun, 0.0))
-            accused = self._deaths.watched or deaths > 0
             await self._bench.health.serving()
             async with self._bench.suspects.turn(deaths):
-                request_id = new_request_id()
+                request = Request(new_request_id(), index, marked=self._deaths.watched or deaths > 0)
                 async with self._bench.slots.take():
                     tries += 1
                     tried_at = time.monotonic()
                     try:
-                        generated, verdict = await self._one_try(InFlight(index, accused), prompt, sampling, request_id)
-                        origin = self._origin(request_id, tries, begun, time.monotonic() - tried_at)
+                        generated, verdict = await self._one_try(request, prompt, sampling)
+                        origin = self._origin(request.id, tries, begun, time.monotonic() - tried_at)
                         return self._answered(index, prompt, generated, verdict, origin)
                     except (PromptRejected, EngineOverloaded, EngineUnavailable, BadAnswer) as error:
                         failure: FleetError = error
-                    origin = self._origin(request_id, tries, begun, time.monotonic() - tried_at)
-                died = await self._died(index, failure, accused=accused)
-            deaths = self._deaths.of(index) if died else 0
-            step = next_step(failure, tries, waited_s, self._bench.policy, self._bench.jitter, deaths)
+                    origin = self._origin(request.id, tries, begun, time.monotonic() - tried_at)
+                deaths = await self._deaths_after(request, failure)
+            policy, jitter = self._bench.policy, self._bench.jitter
+            step = next_step(failure, tries, waited_s, policy, jitter, waits=waits, deaths=deaths)
             if isinstance(step, GiveUp):
                 return self._failed(index, prompt, step, failure, origin)
             tries -= 0 if step.counts else 1
+            waits += 1
             waited_s += step.after_s
-            await asyncio.sleep(step.after_s)
+            with self._bench.slots.held_back():
+                await asyncio.sleep(step.after_s)
 
-    async def _died(self, index: int, failure: FleetError, *, accused: bool) -> bool:
-        """Whether the engine died under this request; the deaths of its prompt are right afterwards."""
+    async def _deaths_after(self, request: Request, failure: FleetError) -> int:
+        """Deaths under the prompt so far, if the engine died under this request; else 0."""
         died = False
+        if isinstance(failure, EngineOverloaded):
+            await self._bench.health.overloaded(failure)
         if isinstance(failure, EngineUnavailable) and failure.kind != "timeout":
             died = await self._bench.health.found_dead(failure) and failure.kind == "lost"
-        if died != accused:
-            await self._count_death(index, 1 if died else -1)
-        return died
+        if died != request.marked:
+            await self._accuse({request.id: request.index}, died)
+        seen = self._deaths.seen.setdefault(request.index, set())
+        (seen.add if died else seen.discard)(request.id)
+        del self.unsettled[request.id]
+        return self._deaths.of(request.index) if died else 0
 
-    async def _count_death(self, index: int, change: int) -> None:
-        self._deaths.change(index, change)
-        await self._accuse([index], change)
-
-    async def _one_try(self, place: InFlight, prompt: Prompt, sampling: Sampling, request_id: str) -> tuple[Generated, Verdict]:
-        if place.accused:
-            await self._count_death(place.index, 1)
-        self.in_flight[request_id] = place
+    async def _one_try(self, request: Request, prompt: Prompt, sampling: Sampling) -> tuple[Generated, Verdict]:
+        self.unsettled[request.id] = request
+        if request.marked:
+            await self._accuse({request.id: request.index}, True)
         try:
-            generated = await self._bench.engine.generate(prompt, sampling, request_id)
+            generated = await self._bench.engine.generate(prompt, sampling, request.id, self._model)
         except InvalidAnswer as error:
             raise BadAnswer("invalid_response", str(error)) from error
-        finally:
-            del self.in_flight[request_id]
+        self._bench.health.answered()
         verdict = judge(prompt, generated)
         if verdict.reason in ANOTHER_TRY_HELPS:
             raise Rejected(verdict, generated)
+        del self.unsettled[request.id]
         return generated, verdict
 
     def _origin(self, request_id: str, tries: int, begun: float, latency_s: float) -> Provenance:

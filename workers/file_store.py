@@ -43,8 +43,11 @@ class FileStore:
         """Copy a file in, replacing what is there."""
         with self._told("write", key), self._locked():
             scratch = self._scratch()
-            shutil.copyfile(path, scratch)
-            self._publish(scratch, self._path(key))
+            try:
+                shutil.copyfile(path, scratch)
+                self._publish(scratch, self._path(key))
+            finally:
+                scratch.unlink(missing_ok=True)
 
     def get(self, key: str) -> bytes | None:
         """The body, or None."""
@@ -122,7 +125,9 @@ class FileStore:
             self._publish(self._scratched(json.dumps(dict(metadata)).encode(), sync=False), self._meta_path(key))
         else:
             self._meta_path(key).unlink(missing_ok=True)
-        self._publish(self._scratched(body), self._path(key))
+        target = self._path(key)
+        self._publish(self._scratched(body), target)
+        _sync_folder(target.parent)
 
     def _scratched(self, body: bytes, *, sync: bool = True) -> Path:
         scratch = self._scratch()
@@ -155,3 +160,12 @@ class FileStore:
         except OSError as error:
             kind = StoreDenied if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else StoreUnavailable
             raise kind(self.url, f"{action} {key}", os.strerror(error.errno or 0)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that a power loss takes no name that was told to be there."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

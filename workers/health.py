@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from workers.contract.errors import EngineUnavailable
+from workers.contract.errors import EngineOverloaded, EngineUnavailable
 from workers.engine import PROBE_TIMEOUT_S, Engine
 
 WATCH_INTERVAL_S = 5.0
@@ -29,7 +29,6 @@ class EngineHealth:
         engine: Engine,
         hang_s: float,
         in_flight: Callable[[], int],
-        finished: Callable[[], int],
         on_change: Callable[[], None] = lambda: None,
         meet: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
@@ -39,20 +38,20 @@ class EngineHealth:
             engine: The client.
             hang_s: No token for so long with requests in flight: it hangs.
             in_flight: Requests that it has.
-            finished: Requests that it had.
             on_change: Called when it falls sick, or serves.
             meet: Learns what it is, before it serves; False if that failed.
         """
         self._engine = engine
         self._hang_s = hang_s
         self._in_flight = in_flight
-        self._finished = finished
         self._on_change = on_change
         self._meet = meet
         self._serving = asyncio.Event()
         self._suspected = asyncio.Event()
         self._suspicion: EngineUnavailable | None = None
         self._verdict: asyncio.Future[bool] | None = None
+        self._answers = 0
+        self._answered_at = time.monotonic()
         self.cause: str | None = "not asked yet"
         self.since = time.monotonic()
 
@@ -68,6 +67,16 @@ class EngineHealth:
     async def serving(self) -> None:
         """Wait until the engine serves."""
         await self._serving.wait()
+
+    def answered(self) -> None:
+        """It gave an answer: a sign of life that needs no question."""
+        self._answers += 1
+        self._answered_at = time.monotonic()
+
+    async def overloaded(self, error: EngineOverloaded) -> None:
+        """A request met a full queue: ordinary while others are answered; if none is for long, look at the engine."""
+        if time.monotonic() - self._answered_at > self._hang_s:
+            await self.found_dead(EngineUnavailable(self._engine.url, str(error), kind="error"))
 
     async def found_dead(self, error: EngineUnavailable) -> bool:
         """A request met this: look at the engine now.
@@ -128,6 +137,7 @@ class EngineHealth:
                 self._suspected.clear()
                 if self._suspicion is not None and not await self._lives(self._suspicion):
                     return self._suspicion.cause
+                self._suspicion = None
                 self._decide(died=False)
             except TimeoutError:
                 pass
@@ -136,9 +146,9 @@ class EngineHealth:
                 continue
             seen: object
             try:
-                seen = (self._finished(), await self._engine.progress())
+                seen = (self._answers, await self._engine.progress())
             except EngineUnavailable as error:
-                seen = (self._finished(), last[1] if isinstance(last, tuple) else None)
+                seen = (self._answers, last[1] if isinstance(last, tuple) else None)
                 if error.kind == "refused":
                     return error.cause
             if seen != last:
@@ -149,6 +159,7 @@ class EngineHealth:
     def _set(self, cause: str | None) -> None:
         if cause is None:
             self._suspicion = None
+            self._answered_at = time.monotonic()
             self._serving.set()
             log.info("engine.serves", engine=self._engine.url, after_s=round(self.sick_for_s(), 1))
         else:

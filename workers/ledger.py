@@ -79,17 +79,18 @@ class Claim:
 class Claimed:
     """Answer to a claim. `owner` is who holds the batch, or the model that its run wants.
 
-    If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → how often that prompt was in flight when its
-    engine or worker died, `lapses` how many workers fell silent with the batch in hand. `cancelled`: what is kept is to be
-    stored, nothing to be generated.
+    If the outcome is `claimed`: `kept` holds index → completion, `deaths` index → the requests of that prompt that were in
+    flight when its engine or worker died, `lapses` how many workers fell silent with the batch in hand, `errors` how many
+    deliveries ended in an error of ours. `cancelled`: what is kept is to be stored, nothing to be generated.
     """
 
     outcome: Outcome
     owner: str = ""
     claim: Claim | None = None
     kept: Mapping[int, Completion] = field(default_factory=dict)
-    deaths: Mapping[int, int] = field(default_factory=dict)
+    deaths: Mapping[int, set[str]] = field(default_factory=dict)
     lapses: int = 0
+    errors: int = 0
     cancelled: bool = False
 
 
@@ -155,26 +156,28 @@ class Ledger:
         if outcome != b"claimed":
             return Claimed(cast("Outcome", outcome.decode()), detail.decode())
         claim = Claim(run, batch, wanted.token, int(detail))
-        lapses, kept, deaths, status = more
+        lapses, kept, marks, errors, status = more
+        deaths: dict[int, set[str]] = {}
+        for mark in marks:
+            index, _, request_id = mark.decode().partition(":")
+            deaths.setdefault(int(index), set()).add(request_id)
         return Claimed(
             "claimed",
             self._worker,
             claim,
             {index: unpack(payload) for index, payload in _pairs(kept)},
-            {index: int(count) for index, count in _pairs(deaths)},
+            deaths,
             int(lapses),
+            int(errors),
             cancelled=status == b"cancelled",
         )
 
-    async def accuse(self, claim: Claim, indices: Sequence[int], change: int) -> None:
-        """Count (or take back, with -1) that prompts were in flight when their engine or worker died."""
-        if indices:
+    async def accuse(self, claim: Claim, requests: Mapping[str, int], *, died: bool) -> None:
+        """Keep (or drop) that requests, each of the prompt at an index, were in flight when their engine or worker died."""
+        if requests:
             keys = claim.keys
-            await self._call(
-                "accuse",
-                [keys.done, keys.checkpoints(claim.batch)],
-                [claim.batch, claim.bit, round(names.OPEN_TTL_S), change, *indices],
-            )
+            marks = (f"{index}:{request_id}" for request_id, index in requests.items())
+            await self._call("accuse", [keys.done, keys.checkpoints(claim.batch)], [claim.bit, int(died), *marks])
 
     async def checkpoint(self, claim: Claim, completion: Completion) -> Completion:
         """Keep one outcome and count it.
@@ -204,7 +207,7 @@ class Ledger:
             except BaseException as error:
                 for _, _, future in batch:
                     if not future.done():
-                        future.set_exception(BrokerUnavailable(self._worker, str(error) or type(error).__name__))
+                        future.set_exception(BrokerUnavailable("Redis", str(error) or type(error).__name__))
                 if not isinstance(error, BrokerUnavailable):
                     raise
                 continue
@@ -233,7 +236,6 @@ class Ledger:
                 claim.bit,
                 completion.index,
                 pack(completion),
-                round(names.OPEN_TTL_S),
                 self._worker,
                 "completed" if completion.status == "ok" else "failed",
                 completion.usage.prompt_tokens,
@@ -293,15 +295,24 @@ class Ledger:
             await self._waiting(lambda: self._redis.zrem(names.RUNS, claim.run))
         return bool(done), status.decode()
 
-    async def release(self, claim: Claim, parked_because: str = "") -> bool:
-        """Give the batch back; with a cause, to nobody until a person resumes the run. False if it was lost before."""
+    async def release(self, claim: Claim, parked_because: str = "", *, error: bool = False) -> bool:
+        """Give the batch back; with a cause, to nobody until a person resumes the run.
+
+        Args:
+            claim: Of the batch.
+            parked_because: The cause.
+            error: An error of ours ended it; too many of these park it.
+
+        Returns:
+            False if it was lost before (or given back, and that answer was lost: the sweep finds a batch without a message).
+        """
         keys = claim.keys
 
         async def release() -> object:
             async with self._leases:  # a beat on its way would take back what it finds without an owner
                 return await self._scripts["release"](
-                    keys=[keys.lease, keys.owner, keys.pushed, keys.parked],
-                    args=[claim.batch, claim.bit, claim.token, parked_because],
+                    keys=[keys.lease, keys.owner, keys.pushed, keys.parked, keys.attempts],
+                    args=[claim.batch, claim.bit, claim.token, parked_because, int(error)],
                 )
 
         return bool(await self._waiting(release))
@@ -321,7 +332,7 @@ class Ledger:
             claims = [part for claim in held() for part in (claim.batch, claim.bit, claim.token)]
             lost, freed, status, over = await self._scripts["beat"](
                 keys=[keys.lease, keys.owner, keys.done, keys.beat, keys.state, keys.lapses, keys.open],
-                args=[self._lease_ms, REAP_LIMIT, round(names.OPEN_TTL_S), *claims],
+                args=[self._lease_ms, REAP_LIMIT, round(names.BEAT_TTL_S), *claims],
             )
         return Beat(tuple(b.decode() for b in lost), tuple(b.decode() for b in freed), status.decode(), bool(over))
 
@@ -349,4 +360,4 @@ class Ledger:
         try:
             return await retrying(one_call)
         except redis.exceptions.RedisError as error:
-            raise BrokerUnavailable(self._worker, str(error)) from error
+            raise BrokerUnavailable("Redis", str(error)) from error

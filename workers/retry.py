@@ -44,13 +44,20 @@ class GiveUp:
     message: str
 
 
-def backoff_s(tries: int, jitter: random.Random) -> float:
+def backoff_s(waits: int, jitter: random.Random) -> float:
     """Full jitter: uniform below the exponential ceiling."""
-    return jitter.uniform(0, min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**tries))
+    return jitter.uniform(0, min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(waits, 32)))
 
 
 def next_step(
-    error: FleetError, tries: int, waited_s: float, policy: RetryPolicy, jitter: random.Random, deaths: int = 0
+    error: FleetError,
+    tries: int,
+    waited_s: float,
+    policy: RetryPolicy,
+    jitter: random.Random,
+    *,
+    waits: int | None = None,
+    deaths: int = 0,
 ) -> Retry | GiveUp:
     """What follows.
 
@@ -60,6 +67,7 @@ def next_step(
         waited_s: Between tries so far, in all.
         policy: Bounds.
         jitter: Source of randomness.
+        waits: How often it was waited already, for whatever cause; the backoff grows with it. None: tries.
         deaths: Deaths of engines and workers under this prompt so far, if this try ended in one; else 0.
     """
     if isinstance(error, PromptRejected):
@@ -74,7 +82,7 @@ def next_step(
         max_tries = min(max_tries, TRIES_AFTER_TIMEOUT)
     if (counts and tries >= max_tries) or waited_s >= policy.retry_for_s:
         return GiveUp(*_last_word(error))
-    wait_s = backoff_s(tries, jitter)
+    wait_s = backoff_s(tries if waits is None else waits, jitter)
     if isinstance(error, EngineOverloaded):
         wait_s = max(wait_s, error.retry_after_s or FIRST_BACKOFF_S)
     return Retry(min(wait_s, policy.retry_for_s - waited_s), counts)

@@ -90,7 +90,6 @@ class Runtime:
                 self._engine,
                 self._own.hang_s,
                 in_flight=lambda: self._slots.in_flight,
-                finished=lambda: self._slots.finished,
                 on_change=self._on_free,
                 meet=self._know_engine,
             )
@@ -161,9 +160,14 @@ class Runtime:
         self.draining = self.deliveries.draining = True
         self._slots.stop_starting()
         ends = time.monotonic() + for_s
-        while self.deliveries.open and self._slots.in_flight and time.monotonic() < ends:  # noqa: ASYNC110
+        while self._something_ends() and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         self.hand_back("the worker drains")
+
+    def _something_ends(self) -> bool:
+        """Requests are in flight, or finished batches on their way to the store."""
+        opened = self.deliveries.open.values()
+        return bool(opened) and (self._slots.in_flight > 0 or any(batch.storing for batch in opened))
 
     def hand_back(self, because: str) -> None:
         """Put every open batch back into the queue now."""

@@ -27,7 +27,8 @@ Checksums = Literal["when_required", "when_supported"]
 
 _DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "401"})
 _ABSENT = frozenset({"404", "NoSuchKey"})
-_LOST_RACE = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
+_LOST_RACE = frozenset({"412", "PreconditionFailed"})
+"""Not 409: two writers are at it, and either may fail yet; S3 says to try again."""
 _UNSUPPORTED = frozenset({"501", "NotImplemented"})
 MAX_CONNECTIONS = 32
 """Shards are written by a few threads at a time; boto3's default of 10 makes them wait for each other."""

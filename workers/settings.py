@@ -64,6 +64,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.slots == "auto" else int(self.slots)
 
     def __post_init__(self) -> None:
+        if self.request_timeout_s <= self.hang_s:  # else a hang looks like many slow answers, and their prompts fail
+            raise SettingsError(
+                "FLEET_REQUEST_TIMEOUT_S", self.request_timeout_s, f"more than FLEET_HANG_S={self.hang_s:g} seconds"
+            )
         check_url("ENGINE_URL", self.engine_url)
         if self.engine_api_key is not None and not (self.engine_api_key.isascii() and self.engine_api_key.isprintable()):
             raise SettingsError("ENGINE_API_KEY", "…", "printable ASCII characters, as an HTTP header can carry")

@@ -8,8 +8,8 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 BACKLOG = 1.25
 """`auto`: so much more than the engine runs at once, so that its batch is refilled from its own queue without a round trip."""
@@ -79,12 +79,12 @@ class Slots:
         try:
             await self._acquire()
             if not self._starting:
-                await asyncio.Future()  # until its batch is handed back
+                try:
+                    await asyncio.Future()  # until its batch is handed back
+                finally:
+                    self._release()
         finally:
-            self.unstarted -= 1
-            if self.wants_batch and not self._asked:
-                self._asked = True
-                self._on_low_water()
+            self._no_longer_unstarted()
         self._account(+1)
         try:
             yield
@@ -92,6 +92,21 @@ class Slots:
             self._account(-1)
             self.finished += 1
             self._release()
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """A prompt waits for its next try: it is in hand and not started, so nothing is taken in its place."""
+        self.unstarted += 1
+        try:
+            yield
+        finally:
+            self._no_longer_unstarted()
+
+    def _no_longer_unstarted(self) -> None:
+        self.unstarted -= 1
+        if self.wants_batch and not self._asked:
+            self._asked = True
+            self._on_low_water()
 
     def resize(self, limit: int) -> None:
         """Have so many slots from now on; slots that are too many end with their requests."""

@@ -22,6 +22,8 @@ SWEEP_INTERVAL_S = 5.0
 RECHECK_S = 2.0
 """A message on its way from the queue to its claim is in neither for some milliseconds; not for two seconds."""
 READ_CHUNK = 1000
+SWEEP_LIMIT = 500
+"""Batches that one sweep pushes at most; the next one goes on."""
 UNACKED_LIMIT = 10_000
 UNACKED_COUNT_FOR_S = 25.0
 """Twice the time after which the transport itself puts back what a dead worker had taken; what stays longer is not ours."""
@@ -69,8 +71,14 @@ class Sweep:
         Raises:
             redis.exceptions.RedisError: Redis is away.
         """
-        if not await self._redis.set(names.SWEEP, self._worker, nx=True, px=round(SWEEP_INTERVAL_S * 1000)):
+        if not await self._redis.set(names.SWEEP, self._worker, nx=True, px=round(names.SWEEP_TTL_S * 1000)):
             return []
+        try:
+            return await self._found(runs)
+        finally:  # the next one is due then, whoever makes it
+            await self._redis.pexpire(names.SWEEP, round(SWEEP_INTERVAL_S * 1000))
+
+    async def _found(self, runs: list[str]) -> list[Lost]:
         if not await self._is_short(runs):
             return []
         await asyncio.sleep(RECHECK_S)
@@ -86,6 +94,7 @@ class Sweep:
                 if number in still and (run, layout.batch_label(number)) not in named:
                     lost.append(Lost(run, layout.batch_label(number)))
         if lost:
+            lost = lost[:SWEEP_LIMIT]
             log.warning("sweep.found", batches=len(lost), first=lost[0].batch, run=lost[0].run, next="pushed again")
         return lost
 

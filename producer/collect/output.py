@@ -74,6 +74,10 @@ def open_output(target: str, settings: FleetSettings, *, force: bool) -> Iterato
 def _file(path: Path, force: bool) -> Iterator[IO[bytes]]:
     if path.is_dir():
         raise OutputUnwritable(str(path), "it is a folder")
+    if path.exists() and not path.is_file():  # a device or a pipe: written into, never replaced
+        with path.open("wb") as raw, _compressed(path.name, raw) as stream:
+            yield stream
+        return
     if path.exists() and not force:
         raise OutputExists(str(path))
     with _scratch(path.parent, path.name) as (scratch, stream):

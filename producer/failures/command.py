@@ -49,7 +49,7 @@ def examine_run(store: ObjectStore, manifest: Manifest, wanted: Wanted, ids: IO[
     stored = stored_numbers(store, manifest)
     layers = [Layer(outcomes_of(store, repair)) for repair in find_repairs(store, manifest)]
     report = Report(manifest, Groups(wanted, whole=len(stored) <= BASELINE_SHARDS), len(stored))
-    for shard in read_shards(store, manifest, stored, wanted):
+    for shard in read_shards(store, manifest, stored, wanted, repaired=bool(layers)):
         rows = None if shard.rows is None else newest_rows(shard.rows, layers)
         report.count(shard.counts if rows is None else ShardCounts.of(rows))
         if shard.error is not None:

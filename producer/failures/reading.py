@@ -5,7 +5,7 @@ evenly spaced sample.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from producer.bitmap import Bitmap
 from producer.command import with_progress
@@ -49,15 +49,18 @@ def stored_numbers(store: ObjectStore, manifest: Manifest) -> Bitmap:
     return stored
 
 
-def read_shards(store: ObjectStore, manifest: Manifest, stored: Bitmap, wanted: Wanted) -> Iterator[ShardRead]:
-    """Every stored shard in order; a few are read ahead.
+def read_shards(
+    store: ObjectStore, manifest: Manifest, stored: Bitmap, wanted: Wanted, *, repaired: bool = False
+) -> Iterator[ShardRead]:
+    """Every stored shard in order; a few are read ahead. If the run is `repaired`, the counts of a shard say less: any failed
+    row may fail otherwise now.
 
     Raises:
         StoreUnavailable: The store stopped answering.
     """
 
     def read(item: tuple[int, bool]) -> ShardRead:
-        return read_shard(store, manifest, *item, wanted)
+        return read_shard(store, manifest, *item, replace(wanted, reason=None) if repaired else wanted)
 
     shards = in_order(read, _chosen(manifest, stored))
     return with_progress(shards, f"failures {manifest.run}: shards", len(stored))

@@ -58,15 +58,22 @@ def test_rubbish_in_the_queue_costs_a_line_in_the_log_and_nothing_else(fleet: Fl
     assert all(fleet.client.llen(name) == 0 for name in QUEUE_LISTS)
 
 
-@pytest.mark.parametrize("code", [401, 404, 500])
+@pytest.mark.parametrize("code", [401, 404, 500, 503])
 def test_an_engine_that_refuses_everything_is_sick_and_fails_no_prompt(fleet: FleetUnderTest, code: int) -> None:
     fleet.engine("good")
     fleet.engine("bad")
     fleet.worker("good")
-    fleet.worker("bad", FLEET_ENGINE_GRACE_S="1")
+    fleet.worker("bad", FLEET_ENGINE_GRACE_S="1", FLEET_HANG_S="2", FLEET_REQUEST_TIMEOUT_S="60")
     fleet.faults("bad", {"kind": "status", "code": code})
     fleet.enqueue(fleet.prompts(300), "r", "--batch-size", "8")
-    fleet.wait_complete()
+    most = {"open": 0}
+
+    def complete() -> bool:
+        most["open"] = max(most["open"], len(fleet.held_by("bad")))
+        return fleet.status_of() == "complete"
+
+    wait_until(complete, 45, "the run complete")
+    assert most["open"] <= 8, "it does not hoard what it cannot do"
     assert fleet.assert_whole(prompts=300)["failed"] == 0
     assert any(worker["state"] == "sick" for worker in fleet.status()["workers"])
 
@@ -87,6 +94,22 @@ def test_a_runs_name_used_again_after_its_folder_is_gone_is_a_new_run(fleet: Fle
     assert fleet.producer("collect", "r", "-o", str(out)).code == 0
     longest = max(json.loads(line)["usage"]["completion_tokens"] for line in out.read_text().splitlines())
     assert longest <= 3  # the new run's budget, not that of the manifest which the worker had in memory
+
+
+def test_a_message_of_an_earlier_run_of_the_name_costs_a_look(fleet: FleetUnderTest) -> None:
+    fleet.enqueue(fleet.prompts(60), "r")
+    lists = [name for name in QUEUE_LISTS if fleet.client.llen(name)]
+    (old,) = fleet.client.lrange(lists[0], 0, -1)
+    fleet.client.flushall()
+    shutil.rmtree(fleet.folder / "store" / "runs" / "r")
+    fleet.enqueue(fleet.prompts(60, start=100), "r")
+    fleet.client.rpush(lists[0], old)  # before the new one
+    fleet.engine()
+    worker = fleet.worker()
+    fleet.wait_complete()
+    assert fleet.assert_whole(prompts=60)["ok"] == 60
+    assert "batch.of_earlier_run" in worker.log_path.read_text()
+    assert not fleet.status()["parked"]
 
 
 def test_sigterm_ends_a_worker_though_redis_hangs(fleet: FleetUnderTest) -> None:

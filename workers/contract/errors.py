@@ -122,6 +122,17 @@ class PromptRejected(Permanent):
         return f"prompt {self.prompt_id}: the engine refused it with {self.status}: {self.message}"
 
 
+class StaleMessage(FleetError):
+    """A message of an earlier run of the same name: the run that is there now has messages of its own."""
+
+    def __init__(self, batch: str, found: float, expected: float) -> None:
+        super().__init__(batch, found, expected)
+        self.batch, self.found, self.expected = batch, found, expected
+
+    def __str__(self) -> str:
+        return f"message of {self.batch}: of the run made at {self.found}, the run there now was made at {self.expected}"
+
+
 class WorkersLost(Permanent):
     """One worker after the other fell silent with this batch in hand, and none brought a new outcome."""
 
@@ -195,6 +206,20 @@ class RunDiffers(UsageError):
         return (
             f"run {self.run} exists with another {self.field}: this command says {self.found}, "
             f"the run has {self.expected}; use another --run, or the same {self.field}"
+        )
+
+
+class RunLeftovers(UsageError):
+    """Completions lie under a run's name without its manifest: workers would take them for this run's."""
+
+    def __init__(self, run: str, store_url: str, key: str) -> None:
+        super().__init__(run, store_url, key)
+        self.run, self.store_url, self.key = run, store_url, key
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: {self.store_url} holds completions of an earlier run of this name ({self.key} and perhaps more) "
+            "without its manifest; remove them, or use another --run"
         )
 
 

@@ -18,12 +18,12 @@ MAX_REPAIRS = 99
 PRIORITY_LEVELS = 10
 DEFAULT_PRIORITY = 4
 
-OPEN_TTL_S = 14 * 86_400.0
-"""Checkpoints of an open batch outlive any pause that a person would call one; the store does not know them."""
+BEAT_TTL_S = 14 * 86_400.0
 FINISHED_TTL_S = 30 * 86_400.0
 """Counters of a complete run are kept this long for `producer status`; afterwards they are rebuilt from the store."""
 WORKER_TTL_S = 30.0
 LOCK_TTL_S = 30.0
+SWEEP_TTL_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class Key:
 KEYS = (
     Key("fleet:runs", "zset", None, "run → time of its first enqueue, UNIX seconds; complete runs leave it"),
     Key("fleet:worker:<worker>", "hash", WORKER_TTL_S, "state and counters of one worker process, written by its beat"),
-    Key("fleet:sweep", "string", LOCK_TTL_S, "which worker sweeps for lost messages now"),
+    Key("fleet:sweep", "string", SWEEP_TTL_S, "which worker sweeps for lost messages now"),
     Key("fleet:{<run>}:enqueue", "string", LOCK_TTL_S, "which producer enqueues this run now"),
     Key("fleet:{<run>}:state", "hash", None, "status, totals, priority, times, model asked for, model served, repairs"),
     Key("fleet:{<run>}:pushed", "string", None, "bitmap: a message of this batch was pushed"),
     Key("fleet:{<run>}:done", "string", None, "bitmap: this batch is committed"),
     Key("fleet:{<run>}:lease", "zset", None, "batch → end of its lease, Redis' own clock, milliseconds"),
     Key("fleet:{<run>}:owner", "hash", None, "batch → worker#attempt that holds the lease"),
-    Key("fleet:{<run>}:attempts", "hash", None, "batch → claims so far; dropped at commit"),
+    Key("fleet:{<run>}:attempts", "hash", None, "batch → claims so far, and :errors of ours; dropped at commit"),
     Key("fleet:{<run>}:lapses", "hash", None, "batch → leases that ended in a silent worker's hands; dropped at commit"),
     Key("fleet:{<run>}:parked", "hash", None, "batch → why no worker takes it: its message is not pushed again until resume"),
     Key("fleet:{<run>}:open", "set", None, "batches that have checkpoints"),
-    Key("fleet:{<run>}:open:<batch>", "hash", OPEN_TTL_S, "index → completion, the batch's own tallies, d:<index> → deaths"),
+    Key("fleet:{<run>}:open:<batch>", "hash", None, "index → completion, the batch's tallies, d:<index>:<request> of deaths"),
     Key("fleet:{<run>}:counts", "hash", None, "completed, failed, tokens, shards, bytes"),
     Key("fleet:{<run>}:reasons", "hash", None, "failure reason → prompts"),
     Key("fleet:{<run>}:flags", "hash", None, "quality flag → prompts"),
     Key("fleet:{<run>}:workers", "hash", None, "worker name and :completed or :failed → prompts"),
     Key("fleet:{<run>}:series", "list", None, "totals over time, newest first, bounded length"),
-    Key("fleet:{<run>}:beat", "hash", OPEN_TTL_S, "time of the last beat of anybody, and until when nothing is reaped"),
+    Key("fleet:{<run>}:beat", "hash", BEAT_TTL_S, "time of the last beat of anybody, and until when nothing is reaped"),
 )
 
 RUNS = "fleet:runs"

@@ -1,9 +1,11 @@
--- A prompt is in flight at the death of its engine or worker, or may be: change how often that is so.
--- KEYS done checkpoints; ARGV batch bit ttl_s change index…
-if redis.call('GETBIT', KEYS[1], ARGV[2]) == 1 then return 0 end
-for i = 5, #ARGV do
-  local deaths = redis.call('HINCRBY', KEYS[2], 'd:' .. ARGV[i], ARGV[4])
-  if deaths <= 0 then redis.call('HDEL', KEYS[2], 'd:' .. ARGV[i]) end
+-- A prompt is in flight at the death of its engine or worker, or may be: keep or drop the marks of such requests.
+-- KEYS done checkpoints; ARGV bit 1|0 [index:request]…
+if redis.call('GETBIT', KEYS[1], ARGV[1]) == 1 then return 0 end
+for i = 3, #ARGV do
+  if ARGV[2] == '1' then
+    redis.call('HSET', KEYS[2], 'd:' .. ARGV[i], 1)
+  else
+    redis.call('HDEL', KEYS[2], 'd:' .. ARGV[i])
+  end
 end
-redis.call('EXPIRE', KEYS[2], ARGV[3])
 return 1

@@ -1,6 +1,7 @@
 -- Give a batch to a worker for the length of a lease, unless it is done, held, or the run takes no work.
 -- KEYS state done lease owner attempts checkpoints pushed parked lapses; ARGV batch bit token lease_ms model
--- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index, deaths, …}, run status}. Safe to repeat with the
+-- Returns {outcome, attempt or owner, lapses, {index, completion, …}, {index:request, …}, errors, run
+-- status}. Safe to repeat with the
 -- same token. A batch of a cancelled run is given only if it has checkpoints: they are to be stored. The first claim of
 -- a run that names no model decides which model it is; paths do not count, `/data/Qwen3-8B` is `Qwen/Qwen3-8B`.
 local status = redis.call('HGET', KEYS[1], 'status')
@@ -47,7 +48,7 @@ for i = 1, #fields, 2 do
     kept[#kept + 1] = fields[i + 1]
   elseif string.sub(fields[i], 1, 2) == 'd:' then
     deaths[#deaths + 1] = string.sub(fields[i], 3)
-    deaths[#deaths + 1] = fields[i + 1]
   end
 end
-return {'claimed', tostring(attempt), tostring(lapses), kept, deaths, status}
+return {'claimed', tostring(attempt), tostring(lapses), kept, deaths,
+  redis.call('HGET', KEYS[5], ARGV[1] .. ':errors') or '0', status}

@@ -4,7 +4,7 @@
 -- Returns {1 if done now or 0 if it was before, run status}.
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('HDEL', KEYS[4], ARGV[1])
-redis.call('HDEL', KEYS[5], ARGV[1])
+redis.call('HDEL', KEYS[5], ARGV[1], ARGV[1] .. ':errors')
 redis.call('HDEL', KEYS[12], ARGV[1])
 redis.call('HDEL', KEYS[13], ARGV[1], ARGV[1] .. ':known')
 if redis.call('SETBIT', KEYS[2], ARGV[2], 1) == 1 then

@@ -347,6 +347,18 @@ def test_shards_of_an_interrupted_other_order_are_replaced_and_removed(place: Pl
     assert place.store.get(layout.input_shard(RUN, "00000001")) == equal
 
 
+def test_completions_of_an_earlier_run_of_the_name_are_not_taken_for_this_ones(place: Place) -> None:
+    place.store.put_new(layout.completions_shard(RUN, layout.batch_label(3)), b"of another day")
+    done = place.enqueue(place.source(100))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"run r: {place.store.url} holds completions of an earlier run of this name (runs/r/completions/00000003.jsonl.zst and "
+        "perhaps more) without its manifest; remove them, or use another --run"
+    )
+    assert not place.client.exists(KEYS.state)
+    assert place.waiting() == 0
+
+
 def test_after_flushall_the_same_command_rebuilds_and_pushes_everything(local: Place) -> None:
     source = local.source(100)
     local.told(source, "--batch-size", "10")

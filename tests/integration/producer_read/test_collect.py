@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,20 @@ def test_suffixes_compress(stored: StoredRun, run_command: Run, out: Path) -> No
         path = Path(f"{out}{suffix}")
         assert run_command(collect, "r", "-o", str(path)).code == 0
         assert len(rows_of(unpack(path.read_bytes()))) == 20
+
+
+def test_a_pipe_or_a_device_is_written_into_and_never_replaced(stored: StoredRun, run_command: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    assert run_command(collect, "r", "-o", str(pipe)).code == 0
+    reader.join(timeout=10)
+    assert len(rows_of(read[0])) == 20
+    assert pipe.is_fifo()
+    assert run_command(collect, "r", "-o", os.devnull).code == 0
+    assert Path(os.devnull).is_char_device()
 
 
 def test_stdout_has_the_rows_and_stderr_the_document(stored: StoredRun, run_command: Run) -> None:

@@ -168,6 +168,15 @@ def test_what_an_interrupted_requeue_left_is_no_repair_and_is_written_over(
     assert [prompt.id for prompt in prompts_of(store, "r~r01")] == FAILED
 
 
+def test_a_repair_never_takes_the_number_of_an_earlier_runs_completions(
+    stored: StoredRun, store: ObjectStore, run_command: Run
+) -> None:
+    store.put_new(layout.completions_shard("r~r04", layout.batch_label(0)), b"of another day")
+    assert run_command(requeue, "r", "--json").json["repair"] == "r~r05"
+    assert figures(run_command)[0]["pending"] == 2
+    assert [repair.run for repair in find_repairs(store, stored.manifest)] == ["r~r05"]
+
+
 def test_a_requeue_that_was_killed_before_it_pushed_is_finished_by_the_next(
     stored: StoredRun, store: ObjectStore, run_command: Run, client: "redis.Redis"
 ) -> None:

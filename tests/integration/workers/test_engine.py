@@ -180,7 +180,7 @@ async def test_an_engine_serves_when_it_generates_a_token_and_not_before() -> No
         return await (answers.pop(0) if len(answers) > 1 else answers[0])(request)
 
     async with serving({"/generate": answer, "/health": always(200)}) as url, Engine(url) as engine:
-        health = EngineHealth(engine, 60, in_flight=lambda: 0, finished=lambda: 0)
+        health = EngineHealth(engine, 60, in_flight=lambda: 0)
         assert not health.serves
         watch = asyncio.create_task(health.watch())
         await asyncio.wait_for(health.serving(), 10)
@@ -197,7 +197,7 @@ async def test_a_hang_with_health_200_is_seen_by_the_counters() -> None:
 
     routes = {"/generate": always(json=ANSWER), "/v1/loads": loads, "/health": always(200)}
     async with serving(routes) as url, Engine(url) as engine:
-        health = EngineHealth(engine, hang_s=0.6, in_flight=lambda: 4, finished=lambda: 0)
+        health = EngineHealth(engine, hang_s=0.6, in_flight=lambda: 4)
         watch = asyncio.create_task(health.watch())
         await asyncio.wait_for(health.serving(), 5)
         await asyncio.sleep(1.5)
@@ -210,13 +210,44 @@ async def test_a_hang_with_health_200_is_seen_by_the_counters() -> None:
         watch.cancel()
 
 
+@pytest.mark.parametrize("status", [400, 404, 413, 422, 429, 500, 503])
+async def test_whatever_a_question_about_the_engine_is_answered_with_is_one_error(status: int) -> None:
+    routes = {"/server_info": always(status), "/v1/loads": always(status), "/metrics": always(status)}
+    async with serving(routes) as url, Engine(url) as engine:
+        for question in (engine.info(), engine.progress()):
+            with pytest.raises(EngineUnavailable, match=f": {status}"):
+                await question
+
+
+@pytest.mark.parametrize("told", [{"loads": [7]}, {"loads": []}, {"loads": None}, [], "text"])
+async def test_loads_of_another_shape_are_one_error(told: object) -> None:
+    async with serving({"/v1/loads": always(json=told)}) as url, Engine(url) as engine:
+        with pytest.raises(EngineUnavailable, match="is not SGLang's"):
+            await engine.progress()
+
+
+async def test_a_port_that_speaks_no_http_is_an_engine_that_is_not_there() -> None:
+    async def rubbish(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-ERR unknown command\r\n" * 3)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(rubbish, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Engine(f"http://127.0.0.1:{port}") as engine:
+            assert not await engine.serves()
+            for question in (engine.info(), engine.progress(), generate(engine)):
+                with pytest.raises(EngineUnavailable):
+                    await question
+
+
 LOST = EngineUnavailable("http://127.0.0.1:1", "connection lost", kind="lost")
 
 
 @asynccontextmanager
 async def watched(routes: dict[str, Answer]) -> AsyncIterator[EngineHealth]:
     async with serving(routes) as url, Engine(url) as engine:
-        health = EngineHealth(engine, hang_s=60, in_flight=lambda: 4, finished=lambda: 0)
+        health = EngineHealth(engine, hang_s=60, in_flight=lambda: 4)
         watch = asyncio.create_task(health.watch())
         await asyncio.wait_for(health.serving(), 5)
         try:
@@ -267,7 +298,7 @@ async def test_an_engine_that_answers_with_errors_is_sick_whatever_its_counters_
 
 async def test_an_engine_that_is_gone_is_dead_at_once() -> None:
     async with Engine("http://127.0.0.1:1") as nobody:
-        health = EngineHealth(nobody, hang_s=60, in_flight=lambda: 4, finished=lambda: 0)
+        health = EngineHealth(nobody, hang_s=60, in_flight=lambda: 4)
         health._set(None)
         watch = asyncio.create_task(health._until_it_is_sick())
         found = asyncio.create_task(health.found_dead(LOST))

@@ -115,17 +115,17 @@ async def test_deaths_under_a_prompt_go_with_its_batch_to_the_next_worker(
     client: "redis.asyncio.Redis", ledger: Ledger, other: Ledger
 ) -> None:
     claim = await claimed(ledger)
-    await ledger.accuse(claim, [0, 1, 2], 1)
-    await ledger.accuse(claim, [2], 1)
-    await ledger.accuse(claim, [0], -1)
+    await ledger.accuse(claim, {"a": 0, "b": 1, "c": 2}, died=True)
+    for _ in range(2):  # safe to repeat
+        await ledger.accuse(claim, {"d": 2}, died=True)
+        await ledger.accuse(claim, {"a": 0}, died=False)
     assert await ledger.release(claim)
     again = await other.claim(RUN, BATCH)
-    assert (dict(again.deaths), again.lapses, dict(again.kept)) == ({1: 1, 2: 2}, 0, {})
-    assert await client.ttl(KEYS.checkpoints(BATCH)) > 0
+    assert (dict(again.deaths), again.lapses, dict(again.kept)) == ({1: {"b"}, 2: {"c", "d"}}, 0, {})
     assert again.claim is not None
     await other.checkpoint(again.claim, outcome(1))
     await other.commit(again.claim, ShardCounts.of([outcome(1)]), 10)
-    await ledger.accuse(claim, [1], 1)  # too late: it is done
+    await ledger.accuse(claim, {"e": 1}, died=True)  # too late: it is done
     assert not await client.exists(KEYS.checkpoints(BATCH))
     assert await counts(client) == {
         "completed": 1,

@@ -67,6 +67,17 @@ def test_a_wish_beyond_the_time_limit_is_cut_to_what_is_left_and_then_ends(wish_
     assert step.reason == "timeout"
 
 
+def test_the_wait_for_an_overloaded_engine_grows_though_its_tries_do_not_count() -> None:
+    waits, waited_s, policy = 0, 0.0, RetryPolicy(4, 900.0)
+    while isinstance(
+        step := next_step(EngineOverloaded(URL, "full"), 1, waited_s, policy, random.Random(waits), waits=waits), Retry
+    ):
+        waits += 1
+        waited_s += step.after_s
+    assert waited_s >= 900
+    assert waits < 150, "requests that one prompt costs an engine that is full for a quarter of an hour"
+
+
 @given(tries=st.integers(1, 40), seed=st.integers())
 def test_backoff_is_bounded_and_jittered(tries: int, seed: int) -> None:
     policy = RetryPolicy(max_tries=50, retry_for_s=1e9)

@@ -20,6 +20,23 @@ def test_low_water_mark_bridges_the_fetch_of_a_batch_and_no_more(
     assert low_water_mark(slots, ends_per_s, reserve_s) == mark
 
 
+async def test_a_prompt_between_two_tries_is_in_hand_so_nothing_is_taken_in_its_place() -> None:
+    slots = Slots(8)
+    with slots.held_back(), slots.held_back():
+        assert (slots.unstarted, slots.wants_batch) == (2, False)
+    assert slots.wants_batch
+
+
+async def test_a_slot_that_was_given_while_nothing_starts_any_more_comes_back() -> None:
+    slots = Slots(1)
+    slots.stop_starting()
+    waiting = asyncio.create_task(hold(slots, [], 1, asyncio.Event()))
+    await settle()
+    waiting.cancel()
+    await settle()
+    assert (slots._held, slots.unstarted) == (0, 0)
+
+
 async def hold(slots: Slots, order: list[int], number: int, release: asyncio.Event) -> None:
     async with slots.take():
         order.append(number)
