@@ -73,6 +73,10 @@ class LocalFleet:
         """Redis itself, past any proxy."""
         return redis.Redis(port=self.redis_port)
 
+    def client_with(self, password: str) -> "redis.Redis":
+        """The same, for a Redis that asks for a password."""
+        return redis.Redis(port=self.redis_port, password=password)
+
     def engine(self, name: str, *options: str, port: int | None = None) -> ChildProcess:
         """Start a simulated engine."""
         port = port or free_port()
