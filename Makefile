@@ -8,7 +8,7 @@ TESTERS ?= 4
 # What people wrote; results of runs lie beside it, in out/. (`-L caf` below: an escaped café in a test.)
 SPELLED := ./workers ./producer ./ops ./tests $(wildcard *.md) Makefile pyproject.toml compose.yaml
 
-.PHONY: help setup fix check test sglang test-sglang run rehearse bench lock clean
+.PHONY: help setup fix check test sglang test-sglang run rehearse chaos bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ run: setup ## prompts in, completions of a real model out: PROMPTS=file, KEEP=1
 
 rehearse: setup ## the same with a simulated engine
 	$(BIN)/ops quickstart --simulated $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(KEEP),--keep)
+
+chaos: setup ## 50 seeded rounds of faults on a fleet of this machine (most of an hour); ROUNDS, SEED
+	$(BIN)/ops drill --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
 
 bench: setup ## figures, each a ratio in one run
 	$(BIN)/python -m tests.benchmarks

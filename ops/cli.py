@@ -9,6 +9,7 @@ from workers.contract.errors import FleetError
 
 COMMANDS = {
     "quickstart": "ops.quickstart.command:quickstart",
+    "drill": "ops.drill.command:drill",
     "simulate-engine": "ops.simulator.command:simulate_engine",
 }
 

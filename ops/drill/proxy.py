@@ -1,0 +1,82 @@
+"""A TCP proxy on the loopback that can be cut: what a network does between a fleet and its Redis or its store."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self
+
+_CHUNK = 1 << 16
+_WITHIN_S = 10.0
+
+
+class Proxy:
+    """Passes bytes on to a port of the loopback. While it is cut, connections are reset and none is accepted."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._cut = False
+        self.port = 0
+
+    def start(self, port: int = 0) -> Self:
+        """Listen; on any free port if none is named."""
+        threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True).start()
+        self.port = self._call(self._listen(port))
+        return self
+
+    def cut(self) -> None:
+        """Reset every connection, and every new one."""
+        self._call(self._reset())
+
+    def restore(self) -> None:
+        """Pass bytes on again."""
+        self._cut = False
+
+    def stop(self) -> None:
+        """End it."""
+        self._call(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WITHIN_S)
+
+    async def _listen(self, port: int) -> int:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def _reset(self) -> None:
+        self._cut = True
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._reset()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            if self._cut:
+                return
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            self._writers.add(far_writer)
+            try:
+                await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+            finally:
+                self._writers.discard(far_writer)
+                far_writer.transport.abort()
+        except OSError:  # the server is down: so is the connection
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := await reader.read(_CHUNK):
+            writer.write(chunk)
+            await writer.drain()
+    writer.transport.abort()
