@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class Heart:
-    """Beats for one worker until cancelled."""
+    """Beats for one worker until cancelled. While `failing`, Redis is away or refuses writes, so nothing should be taken."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Heart:
         self._engine_grace_s = engine_grace_s
         self._sweep = Sweep(client, worker)
         self._started_at = time.time()
+        self.failing = False
 
     async def beat(self) -> None:
         """Renew, free, tell."""
@@ -53,7 +54,9 @@ class Heart:
             try:
                 await self._beat_all()
                 await self._tell()
+                self.failing = False
             except redis.exceptions.RedisError as error:
+                self.failing = True
                 log.warning("beat.failed", cause=str(error), next=f"again in {self._renewal_s:g} s")
             health = self._bench.health
             if not health.serves and self._deliveries.open and health.sick_for_s() >= self._engine_grace_s:

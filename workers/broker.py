@@ -16,7 +16,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from workers.contract import names
-from workers.contract.errors import BrokerUnavailable
+from workers.contract.errors import BrokerDenied, BrokerUnavailable
 from workers.contract.settings import FleetSettings, without_password
 
 QUEUE_LISTS = tuple(names.QUEUE if step == 0 else f"{names.QUEUE}\x06\x16{step}" for step in range(names.PRIORITY_LEVELS))
@@ -28,6 +28,7 @@ _SOCKET: dict[str, Any] = {
     "socket_keepalive": True,
     "health_check_interval": 15,
 }
+DENIED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
 _RETRIED = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError)
 
 
@@ -45,9 +46,12 @@ def connect_async(settings: FleetSettings) -> "redis.asyncio.Redis":
 
 @contextmanager
 def broker_errors(settings: FleetSettings) -> Iterator[None]:
-    """Turn Redis' own errors into `BrokerUnavailable`."""
+    """Turn Redis' own errors into `BrokerUnavailable` and `BrokerDenied`."""
     try:
         yield
+    except DENIED as error:
+        cause = "it asks for a password" if "HELLO" in str(error) or "NOAUTH" in str(error) else str(error)
+        raise BrokerDenied(without_password(settings.broker), cause) from error
     except redis.RedisError as error:
         raise BrokerUnavailable(without_password(settings.broker), str(error) or type(error).__name__) from error
 

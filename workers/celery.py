@@ -55,6 +55,7 @@ def make_app(settings: FleetSettings) -> Celery:
         worker_enable_remote_control=True,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a Redis that is full, or a replica by now, would end the worker otherwise
         broker_transport_options=dict(_TRANSPORT),
         imports=("workers.tasks",),
         enable_utc=True,

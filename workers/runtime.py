@@ -4,6 +4,7 @@ Runs on the pool's event loop. Celery's side is workers/tasks.py and workers/con
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -16,8 +17,8 @@ import structlog
 from celery import Celery
 
 from workers.beat import Heart
-from workers.broker import connect_async
-from workers.contract.errors import EXIT_FAILED, EngineUnavailable
+from workers.broker import broker_errors, connect_async
+from workers.contract.errors import EXIT_FAILED, BrokerUnavailable, EngineUnavailable
 from workers.contract.settings import FleetSettings
 from workers.deliveries import Deliveries
 from workers.engine import Engine, EngineInfo
@@ -64,7 +65,7 @@ class Runtime:
     @property
     def wants_message(self) -> bool:
         """Whether to take the next message now (DESIGN §5.1). Asked by the consumer, from its own thread."""
-        return not self.draining and self._met and self._slots.wants_batch and self._health.serves
+        return not self.draining and self._met and not self._heart.failing and self._slots.wants_batch and self._health.serves
 
     @property
     def _met(self) -> bool:
@@ -76,10 +77,13 @@ class Runtime:
 
         Raises:
             StoreUnavailable, StoreDenied: The store cannot be used; the worker does not start.
+            BrokerDenied: Nor with a password that Redis does not know.
         """
         async with AsyncExitStack() as stack:
             redis = connect_async(self._settings)
             stack.push_async_callback(redis.aclose)
+            with contextlib.suppress(BrokerUnavailable), broker_errors(self._settings):  # one that is away is waited for
+                await redis.ping()
             store = open_store(self._settings)
             if weaker := await asyncio.get_running_loop().run_in_executor(self._threads, store.check):
                 log.warning("store.weaker", what=weaker)
@@ -100,7 +104,7 @@ class Runtime:
             ledger = Ledger(redis, self._worker, self._settings.lease_s)
             shards = ShardRoom(store, self._threads)
             self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
-            heart = Heart(
+            self._heart = heart = Heart(
                 redis,
                 self._worker,
                 ledger,

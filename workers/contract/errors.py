@@ -98,6 +98,21 @@ class BrokerUnavailable(Retryable):
         return f"broker {self.broker}: {self.cause}; is Redis up, and does FLEET_BROKER name it?"
 
 
+class BrokerDenied(Permanent):
+    """Redis knows us not, or forbids this."""
+
+    exit_code = EXIT_BROKER
+
+    def __init__(self, broker: str, cause: str) -> None:
+        super().__init__(broker, cause)
+        self.broker, self.cause = broker, cause
+
+    def __str__(self) -> str:
+        return (
+            f"broker {self.broker}: {self.cause}; check user and password in FLEET_BROKER, and the user's rights (SECURITY.md)"
+        )
+
+
 class StoreDenied(Permanent):
     """The store knows us not, or forbids this."""
 
