@@ -17,6 +17,7 @@ from workers.contract import names
 from workers.deliveries import CANCELLED, LOST, Deliveries, OpenBatch
 from workers.execute import Bench
 from workers.ledger import Ledger
+from workers.shards import ShardRoom
 from workers.sweep import SWEEP_INTERVAL_S, Sweep
 
 log = structlog.get_logger()
@@ -32,6 +33,7 @@ class Heart:
         ledger: Ledger,
         deliveries: Deliveries,
         bench: Bench,
+        shards: ShardRoom,
         *,
         renewal_s: float,
         engine_grace_s: float,
@@ -41,6 +43,7 @@ class Heart:
         self._ledger = ledger
         self._deliveries = deliveries
         self._bench = bench
+        self._shards = shards
         self._renewal_s = renewal_s
         self._engine_grace_s = engine_grace_s
         self._sweep = Sweep(client, worker)
@@ -101,7 +104,9 @@ class Heart:
             return "draining"
         if self._deliveries.engine_info is None:
             return "starting"
-        return "running" if self._bench.health.serves else "sick"
+        if not self._bench.health.serves:
+            return "sick"
+        return "waiting" if self._shards.cause else "running"
 
     async def _tell(self) -> None:
         slots, info = self._bench.slots, self._deliveries.engine_info
@@ -117,7 +122,8 @@ class Heart:
             "engine_url": self._bench.engine.url,
             "engine_version": info.version if info else "",
             "model": info.model if info else "",
-            "cause": self._bench.health.cause or self._deliveries.refuses,
+            "cause": self._bench.health.cause or self._shards.cause or self._deliveries.refuses,
+            "unwritten": self._shards.unwritten,
             "started_at": self._started_at,
             "updated_at": time.time(),
             "host": socket.gethostname(),

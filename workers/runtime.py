@@ -27,7 +27,7 @@ from workers.health import PROBE_INTERVAL_S, EngineHealth
 from workers.ledger import Ledger
 from workers.retry import RetryPolicy
 from workers.settings import WorkerSettings
-from workers.shards import ShardRoom
+from workers.shards import MAX_UNWRITTEN, ShardRoom
 from workers.slots import Slots, slots_for
 from workers.store import open_store
 from workers.suspects import SuspectLane
@@ -65,7 +65,9 @@ class Runtime:
     @property
     def wants_message(self) -> bool:
         """Whether to take the next message now (DESIGN §5.1). Asked by the consumer, from its own thread."""
-        return not self.draining and self._met and not self._heart.failing and self._slots.wants_batch and self._health.serves
+        store_keeps_up = self._shards.unwritten < MAX_UNWRITTEN
+        parts_serve = self._met and self._health.serves and not self._heart.failing and store_keeps_up
+        return not self.draining and parts_serve and self._slots.wants_batch
 
     @property
     def _met(self) -> bool:
@@ -102,7 +104,7 @@ class Runtime:
             jitter = random.Random()  # noqa: S311  (no secret)
             bench = Bench(self._engine, self._health, self._slots, policy, jitter, self._suspects)
             ledger = Ledger(redis, self._worker, self._settings.lease_s)
-            shards = ShardRoom(store, self._threads)
+            self._shards = shards = ShardRoom(store, self._threads)
             self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
             self._heart = heart = Heart(
                 redis,
@@ -110,6 +112,7 @@ class Runtime:
                 ledger,
                 self.deliveries,
                 bench,
+                shards,
                 renewal_s=self._settings.lease_renewal_s,
                 engine_grace_s=self._own.engine_grace_s,
             )

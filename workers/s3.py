@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 Checksums = Literal["when_required", "when_supported"]
 
-_DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket", "401"})
+_DENIED = frozenset(
+    {
+        *("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"),
+        *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed"),
+    }
+)
 _ABSENT = frozenset({"404", "NoSuchKey"})
 _LOST_RACE = frozenset({"412", "PreconditionFailed"})
 """Not 409: two writers are at it, and either may fail yet; S3 says to try again."""
@@ -182,6 +187,8 @@ class S3Store:
             yield
         except ClientError as error:
             kind = StoreDenied if _code(error) in _DENIED else StoreUnavailable
+            if kind is StoreDenied:
+                self._made = None  # the next try reads the credentials anew: they may have been replaced meanwhile
             raise kind(
                 self.url, f"{action} {key}", f"{_code(error)} {error.response['Error'].get('Message', '')}".strip()
             ) from error

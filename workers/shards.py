@@ -32,6 +32,8 @@ from workers.store import ObjectStore
 STORE_RETRY_FOR_S = 6 * 3600.0
 """A store may be away for a night; finished answers are kept meanwhile."""
 MANIFESTS_KEPT = 8
+MAX_UNWRITTEN = 16
+"""Finished batches that may wait for the store before a worker takes no more: a thousand answers, some megabytes."""
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -46,12 +48,17 @@ class StoredShard:
 
 
 class ShardRoom:
-    """Reads and writes shards for one worker."""
+    """Reads and writes shards for one worker.
+
+    `unwritten` counts finished batches on their way to the store; `cause` says why the store is waited for, empty if it is not.
+    """
 
     def __init__(self, store: ObjectStore, threads: ThreadPoolExecutor) -> None:
         self.store = store
         self._threads = threads
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
+        self.unwritten = 0
+        self.cause = ""
 
     async def manifest(self, run: str, made: float = 0.0) -> Manifest:
         """The manifest of a run, from memory after the first time; read again if it is not the one that was `made` then.
@@ -104,12 +111,16 @@ class ShardRoom:
             What the store holds now: this shard, or the one that another worker wrote before.
         """
         key = layout.completions_shard(run, batch)
-        body = await self._in_thread(lambda: encode_shard(outcomes))
-        counts = ShardCounts.of(outcomes)
-        if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata())):
-            return StoredShard(counts, len(body))
-        log.info("shard.exists", run=run, batch=batch)
-        return await self._waiting(lambda: self._surely_stored(key))
+        self.unwritten += 1
+        try:
+            body = await self._in_thread(lambda: encode_shard(outcomes))
+            counts = ShardCounts.of(outcomes)
+            if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata())):
+                return StoredShard(counts, len(body))
+            log.info("shard.exists", run=run, batch=batch)
+            return await self._waiting(lambda: self._surely_stored(key))
+        finally:
+            self.unwritten -= 1
 
     def _surely_stored(self, key: str) -> StoredShard:
         stored = self._stored(key)
@@ -132,9 +143,9 @@ class ShardRoom:
 
     async def _waiting(self, call: Callable[[], T]) -> T:
         def told(state: RetryCallState) -> None:
-            error = state.outcome.exception() if state.outcome else None
+            self.cause = str(state.outcome.exception()) if state.outcome else "?"
             log.warning(
-                "store.waiting", cause=str(error), tries=state.attempt_number, again_in_s=round(state.upcoming_sleep, 1)
+                "store.waiting", cause=self.cause, tries=state.attempt_number, again_in_s=round(state.upcoming_sleep, 1)
             )
 
         retrying = AsyncRetrying(
@@ -144,4 +155,6 @@ class ShardRoom:
             before_sleep=told,
             reraise=True,
         )
-        return await retrying(self._in_thread, call)
+        found: T = await retrying(self._in_thread, call)
+        self.cause = ""
+        return found

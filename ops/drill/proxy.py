@@ -22,7 +22,8 @@ class Proxy:
 
     def start(self, port: int = 0) -> Self:
         """Listen; on any free port if none is named."""
-        threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
         self.port = self._call(self._listen(port))
         return self
 
@@ -38,6 +39,8 @@ class Proxy:
         """End it."""
         self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_WITHIN_S)
+        self._loop.close()
 
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WITHIN_S)
@@ -54,6 +57,10 @@ class Proxy:
     async def _close(self) -> None:
         self._server.close()
         await self._reset()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

@@ -1,12 +1,14 @@
 """What every object store must do, proven for a folder and for a real S3 server alike."""
 
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ops.quickstart.processes import free_port
+from ops.quickstart.servers import S3Access
 from workers.contract.errors import StoreDenied, StoreUnavailable
 from workers.contract.settings import FleetSettings
 from workers.store import ObjectStore, open_store
@@ -160,3 +162,26 @@ def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreUnavailable, match="write k: Not a directory"):
         opened(f"file://{tmp_path}/file/below").put("k", b"x")
+
+
+def test_credentials_that_were_replaced_are_taken_without_a_new_store(
+    s3_access: S3Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = tmp_path / "credentials"
+
+    def write(secret: str) -> None:
+        credentials.write_text(
+            f"[default]\naws_access_key_id = {s3_access.access_key}\naws_secret_access_key = {secret}\n", encoding="utf-8"
+        )
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_access.endpoint)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    write("of yesterday")
+    store = open_store(FleetSettings(broker="redis://127.0.0.1:1/0", store=f"s3://{s3_access.bucket}/{uuid.uuid4().hex}"))
+    with pytest.raises(StoreDenied, match="check the credentials"):
+        store.put_new("key", b"body")
+    write(s3_access.secret_key)
+    assert store.put_new("key", b"body")
+    assert store.get("key") == b"body"
