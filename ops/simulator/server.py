@@ -99,8 +99,6 @@ class SimulatedServer:
             reads["/get_load"] = told(lambda: [load | {"num_reqs": engine.batch.running + engine.batch.queued}])
         return reads
 
-    # --- generating ---
-
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         def ask(body: Json) -> Ask:
             return native_ask(body, self.engine.options.version, self.engine.options.context_length)
@@ -235,8 +233,6 @@ class SimulatedServer:
         if (ask.body.get("stream_options") or {}).get("include_usage"):
             events.append({**events[0], "choices": [], "usage": whole["usage"]})
         return events
-
-    # --- the rest ---
 
     async def _health(self, _: web.Request) -> web.Response:
         starting = self.engine.server_fault("slow_start")

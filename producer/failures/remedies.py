@@ -21,7 +21,8 @@ REMEDIES = {
         "lower `--max-tokens`, or raise the timeout",
     ),
     "engine_lost": Remedy(
-        "its engine or worker died three times with this prompt in flight, the last time with no other suspect beside it",
+        "its engine or worker died three times with this prompt in flight, the last time with no other suspect beside it; "
+        "or the connection broke in every try",
         "look at the engine's log; leave the prompt out",
     ),
     "aborted": Remedy(
@@ -66,7 +67,7 @@ REMEDIES = {
     ),
     "cancelled": Remedy(
         "the run was cancelled first",
-        "enqueue again under a new run",
+        "`producer resume`, then `producer requeue --reason cancelled`",
     ),
 }
 """For each reason of `workers.contract.schema.REASONS`."""

@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 
 import pytest
 
@@ -45,11 +44,9 @@ def begin(fleet: FleetUnderTest, options: tuple[str, ...], prompts: int = 64, **
     return worker
 
 
-def gone(worker: ChildProcess, within_s: float) -> float:
-    began = time.monotonic()
+def gone(worker: ChildProcess, within_s: float) -> None:
     wait_until(lambda: not worker.alive(), within_s, "the worker gone")
     assert worker.returncode() == 0
-    return time.monotonic() - began
 
 
 def assert_taken_up_elsewhere(fleet: FleetUnderTest) -> None:
@@ -69,7 +66,7 @@ def assert_taken_up_elsewhere(fleet: FleetUnderTest) -> None:
 def test_with_no_time_to_drain_everything_is_handed_back_and_aborted_at_once(fleet: FleetUnderTest) -> None:
     worker = begin(fleet, ENDLESS, FLEET_DRAIN_S="0")
     worker.signal(signal.SIGTERM)
-    assert gone(worker, 10) < 10
+    gone(worker, 10)
     assert "running" not in outcomes(fleet)
     assert_taken_up_elsewhere(fleet)
 

@@ -1,13 +1,14 @@
-"""Every error that one part of the fleet shows another, or a person.
+"""Every error that one part of the fleet shows another. A command's own refusals stand beside the command.
 
 Knows the classes, their sentences and the exit code of a command that ends with one. Does not know where they are raised.
 
 ```
 FleetError
 ├── Retryable       EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
-├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied
-├── UsageError      SourceUnreadable · RunDiffers · RunUnknown · RunExists · RowRejected (one row, `--strict`)
-└── SettingsError   the process does not start
+├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
+├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · RowRejected (one row, `--strict`)
+├── SettingsError   the process does not start
+└── RunIncomplete · StaleMessage
 ```
 Callers decide by class, never by text. A class takes values and writes its own sentence; the values also go to `super()`,
 because errors cross the worker pool by pickle.

@@ -186,8 +186,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The immutable description of a run.
 
     `accepted` and `rejected` count source rows; `prompts` = accepted × samples (in a repair, `accepted` counts prompts, too).
-    `shard_digests` holds 16 hex digits a batch, in order, without separator. `source_sha256` is over the decompressed bytes of
-    all sources, in order.
+    `shard_digests` holds 16 hex digits a batch, in order, without separator. `source_sha256` is over the lines of all sources
+    in order, without blank ones, and without the spaces around them.
     """
 
     run: str
