@@ -1,238 +1,247 @@
-"""The faults of a drill: each strikes a running fleet, waits until work goes on, and repairs what a supervisor would."""
+"""The faults of a drill: each strikes a running fleet, waits until work goes on, and repairs what a supervisor would.
+
+A fault that would meet nothing (the run is over, a worker holds no batch) is left out and says so: it would prove nothing.
+"""
 
 import contextlib
-import random
 import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
-from ops.drill.fleet import BIN, LocalFleet, get_json
-from ops.drill.measure import BACK_WITHIN_S, Fault
+from ops.drill.fleet import BIN, get_json
+from ops.drill.measure import Fault
+from ops.drill.plan import Strike
 from ops.drill.proxy import Proxy
+from ops.drill.rehearsal import Rehearsal, first_asked
+from ops.drill.watch import Target, Watch
 from ops.quickstart.processes import ChildProcess, wait_until
+from workers.contract.names import LOCK_TTL_S, RunKeys
 
-GIVE_UP_S = 3 * BACK_WITHIN_S
-CUT_S = (4.0, 10.0)
-SLOTS = 20
-"""Of a worker on an engine that runs 16."""
-ENGINE = (
-    *("--max-running", "16", "--mean-tokens", "60", "--sigma", "0.8", "--cap", "400"),
-    *("--tokens-per-second", "60", "--seed", "7"),
-)
-LOCK_TTL_S = 30.0
-"""A killed producer's lock holds the next one back for so long."""
-ENQUEUE_KILLED_AFTER_S = (0.4, 1.5)
-
-
-@dataclass
-class DrilledFleet(LocalFleet):
-    """A fleet whose ways to Redis and to the store can be cut. `store_proxy` is None if the store is not ours to cut."""
-
-    broker_proxy: Proxy | None = None
-    store_proxy: Proxy | None = None
-    workers: dict[str, ChildProcess] = field(default_factory=dict)
-    engine_processes: dict[str, ChildProcess] = field(default_factory=dict)
-    past_requests: list[str] = field(default_factory=list)
-
-    @property
-    def broker_port(self) -> int:
-        """The proxy's."""
-        return self.redis_port if self.broker_proxy is None else self.broker_proxy.port
-
-    def begin(self, count: int) -> None:
-        """Start so many engines and workers."""
-        for number in range(count):
-            name = f"gpu{number}"
-            self.engine_processes[name] = self.engine(name, *ENGINE)
-            self.workers[name] = self.launch_worker(name)
-        for worker in self.workers.values():
-            worker.wait_ready()
-
-    def in_flight(self, name: str) -> int:
-        """Requests at an engine."""
-        state = get_json(f"{self.engines[name]}/simulator/state")
-        return int(state["running"] + state["queued"])
-
-    def remember_requests(self, name: str) -> None:
-        """Keep what an engine was asked, before it is killed and forgets."""
-        self.past_requests += [row["prompt_digest"] for row in self.requests(name)]
-
-    def stop(self) -> None:
-        """Kill what still runs."""
-        super().stop()
-        for proxy in (self.broker_proxy, self.store_proxy):
-            if proxy is not None:
-                with contextlib.suppress(OSError, RuntimeError, TimeoutError):
-                    proxy.stop()
+MARGIN_S = 2.0
+"""Beyond lease and beat until a batch runs elsewhere: 20 s with their defaults, DESIGN's G4."""
+HANDED_BACK_WITHIN_S = 10.0
+"""From the end of a drained worker until others have what it gave back."""
+GIVE_UP_AFTER = 3
+AT_WORK_WITHIN_S = 20.0
+DEFAULT_HANG_S = 60.0
+READ_WITHIN_S = 0.05
+"""A request that a stopped worker has sent is read by its engine."""
 
 
 class Striker:
-    """Strikes one run of a fleet. Each method is a kind of fault: it says what it may repeat, and waits for work to go on."""
+    """Strikes one run. Each method is a kind of fault: it says what it may repeat, and waits for work to go on."""
 
-    def __init__(self, fleet: DrilledFleet, run: str, source: Path, rng: random.Random, begun_at: float) -> None:
+    def __init__(self, fleet: Rehearsal, target: Target) -> None:
         self._fleet = fleet
-        self._run = run
-        self._source = source
-        self._rng = rng
-        self._begun_at = begun_at
+        self._target = target
+        self._run = target.run
+        self._keys = RunKeys(target.run)
+        self._within_s = fleet.shared.lease_s + fleet.shared.lease_renewal_s + MARGIN_S
+        self._watch = Watch(fleet, target.run, GIVE_UP_AFTER * self._within_s)
 
-    def strike(self, kind: str) -> Fault:
+    def strike(self, one: Strike) -> Fault:
         """Do it; `back_s` stays None if work did not go on in time."""
-        name = self._rng.choice(sorted(self._fleet.workers))
-        fault = Fault(kind, time.monotonic() - self._begun_at)
+        time.sleep(one.pause_s)
+        fault = Fault(one.kind, time.time(), self._within_s)
         with contextlib.suppress(TimeoutError):
-            KINDS[kind](self, fault, name)
+            wait_until(
+                lambda: self._watch.over() or all(map(self._watch.at_work, self._fleet.workers)), AT_WORK_WITHIN_S, "work"
+            )
+        if self._watch.over() or not all(map(self._watch.at_work, self._fleet.workers)):
+            fault.left_out = "not every worker held work then: the run was nearly over"
+            return fault
+        fault.at = time.time()
+        with contextlib.suppress(TimeoutError):
+            STRIKES[one.kind](self, fault, one)
         return fault
 
-    def _over(self) -> bool:
-        return self._fleet.status_of(self._run) == "complete"
+    def _aim(self, fault: Fault, one: Strike) -> str:
+        fault.target = one.target(list(self._fleet.workers))
+        return fault.target
 
-    def _until(self, condition: Callable[[], bool], what: str) -> float:
-        """Seconds until a condition holds, or the run is complete."""
-        begun = time.monotonic()
-        wait_until(lambda: self._over() or condition(), GIVE_UP_S, what)
-        return time.monotonic() - begun
-
-    def _goes_on(self) -> float:
-        before = self._fleet.counted(self._run)
-        return self._until(lambda: self._fleet.counted(self._run) > before, "an outcome after the fault")
-
-    def _taken_up(self, tokens: dict[bytes, bytes]) -> bool:
-        """Whether each of these batches is done, or held under another token."""
-        client, keys = self._fleet.client, f"fleet:{{{self._run}}}"
-        for batch, token in tokens.items():
-            owner = client.hget(f"{keys}:owner", batch.decode())
-            if not client.getbit(f"{keys}:done", int(batch)) and (owner is None or owner == token):
-                return False
-        return True
-
-    def _tokens_of(self, name: str) -> dict[bytes, bytes]:
-        owners: dict[bytes, bytes] = self._fleet.client.hgetall(f"fleet:{{{self._run}}}:owner")  # type: ignore[assignment]
-        return {batch: owner for batch, owner in owners.items() if owner.startswith(f"{name}@".encode())}
-
-    def worker_killed(self, fault: Fault, name: str) -> None:
-        """SIGKILL of a worker; another takes its batches up."""
-        fault.target, fault.may_repeat = name, SLOTS
-        tokens = self._tokens_of(name)
-        self._fleet.workers[name].kill()
-        try:
-            fault.back_s = self._until(lambda: self._taken_up(tokens), "its batches taken up")
-        finally:
-            self._restart_worker(name)
-
-    def worker_paused(self, fault: Fault, name: str) -> None:
-        """SIGSTOP of a worker until others have its batches, then SIGCONT."""
-        fault.target, fault.may_repeat = name, 2 * SLOTS
-        tokens = self._tokens_of(name)
+    def _frozen(self, fault: Fault, name: str) -> frozenset[str]:
+        """Stop a worker, so that what it holds stands still, and look at that. Returns the prompts in flight."""
         self._fleet.workers[name].signal(signal.SIGSTOP)
+        fault.at = time.time()
+        time.sleep(READ_WITHIN_S)
+        in_flight = self._fleet.in_flight(name, fault.at)
+        fault.may_repeat = len(in_flight)
+        held = {digest for batch in self._fleet.held_by(name, self._run) for digest in self._target.digests_of(batch)}
+        fault.touched = in_flight | held
+        return in_flight
+
+    def _back_elsewhere(self, fault: Fault, name: str, tokens: dict[str, bytes]) -> None:
+        """Wait until others have every batch, and have begun a prompt of them."""
+        self._watch.until(lambda: self._watch.taken_up(tokens), "its batches taken up")
+        fault.all_back_s = time.time() - fault.at
+        others = [other for other in self._fleet.workers if other != name]
+
+        def begun() -> bool:
+            first = first_asked(self._fleet, others, fault.touched, fault.at)
+            fault.back_s = None if first is None else first - fault.at
+            return first is not None
+
+        self._watch.until(begun, "a prompt of its batches begun")
+        if fault.back_s is None:  # the run is over, so all were
+            fault.back_s = time.time() - fault.at
+
+    def worker_killed(self, fault: Fault, one: Strike) -> None:
+        """SIGKILL of a worker; others take its batches up."""
+        name = self._aim(fault, one)
         try:
-            fault.back_s = self._until(lambda: self._taken_up(tokens), "its batches taken up")
+            self._frozen(fault, name)
+            tokens = self._watch.tokens_of(name)
+            self._fleet.workers[name].kill()
+            self._back_elsewhere(fault, name, tokens)
+        finally:
+            self._fleet.restart_worker(name)
+
+    def worker_paused(self, fault: Fault, one: Strike) -> None:
+        """SIGSTOP of a worker until others have its batches. When it wakes, it may fill its slots once before it is told."""
+        name = self._aim(fault, one)
+        try:
+            self._frozen(fault, name)
+            fault.may_repeat += self._fleet.slots_of(name)
+            self._back_elsewhere(fault, name, self._watch.tokens_of(name))
         finally:
             self._fleet.workers[name].signal(signal.SIGCONT)
 
-    def worker_stopped(self, fault: Fault, name: str) -> None:
-        """SIGTERM of a worker: it drains, and others go on at once."""
-        fault.target, fault.may_repeat = name, SLOTS
-        worker = self._fleet.workers[name]
-        worker.signal(signal.SIGTERM)
+    def worker_stopped(self, fault: Fault, one: Strike) -> None:
+        """SIGTERM of a worker: it drains, ends, and others go on at once. Time counts from its end."""
+        name, worker = self._aim(fault, one), self._fleet.workers[one.target(list(self._fleet.workers))]
+        fault.within_s = HANDED_BACK_WITHIN_S
         try:
-            wait_until(lambda: not worker.alive(), GIVE_UP_S, "the worker gone")
-            fault.back_s = self._goes_on()
+            self._frozen(fault, name)
+            fault.may_repeat = max(fault.may_repeat, self._fleet.slots_of(name))
+            tokens, begun = self._watch.tokens_of(name), time.monotonic()
+            worker.signal(signal.SIGTERM)
+            worker.signal(signal.SIGCONT)
+            wait_until(lambda: not worker.alive(), self._fleet.drain_s + self._within_s, "the worker gone")
+            fault.outage_s = time.monotonic() - begun
+            self._watch.until(lambda: self._watch.taken_up(tokens), "what it handed back taken up")
+            fault.back_s = time.monotonic() - begun - fault.outage_s
         finally:
-            self._restart_worker(name)
+            self._fleet.restart_worker(name)
 
-    def engine_killed(self, fault: Fault, name: str) -> None:
+    def engine_killed(self, fault: Fault, one: Strike) -> None:
         """SIGKILL of an engine, which its supervisor starts again."""
-        fault.target = name
-        self._fleet.remember_requests(name)
-        fault.may_repeat = SLOTS
+        name = self._aim(fault, one)
         engine = self._fleet.engine_processes[name]
+        self._frozen(fault, name)
+        self._fleet.remember(name)
         engine.kill()
+        self._fleet.workers[name].signal(signal.SIGCONT)
+        time.sleep(one.lasts_s)
         engine.start()
-        fault.back_s = self._until(lambda: bool(self._fleet.requests(name)), "its engine asked again")
+        fault.outage_s = time.time() - fault.at
+        begun = time.monotonic()
+        self._watch.until(lambda: bool(self._fleet.asked_of(name)), "its engine asked again")
+        fault.back_s = time.monotonic() - begun
 
-    def redis_killed(self, fault: Fault, _: str) -> None:
+    def engine_hung(self, fault: Fault, one: Strike) -> None:
+        """An engine gives no token for some seconds."""
+        name = self._aim(fault, one)
+        if one.lasts_s >= float(self._fleet.settings.get("FLEET_HANG_S") or DEFAULT_HANG_S):
+            fault.may_repeat = self._fleet.slots_of(name)
+        self._fleet.faults(name, {"kind": "hang", "for_s": one.lasts_s})
+        self._outage(fault, one)
+        finished = self._finished(name)
+        begun = time.monotonic()
+        self._watch.until(lambda: self._finished(name) > finished, "an answer of the engine")
+        fault.back_s = time.monotonic() - begun
+        self._fleet.faults(name)
+
+    def _finished(self, name: str) -> int:
+        return int(get_json(f"{self._fleet.engines[name]}/simulator/state")["finished"])
+
+    def _outage(self, fault: Fault, one: Strike) -> None:
+        time.sleep(one.lasts_s)
+        fault.outage_s = one.lasts_s
+
+    def redis_killed(self, fault: Fault, one: Strike) -> None:
         """SIGKILL of Redis, which comes back with its append-only file."""
         self._fleet.redis_process.kill()
+        self._outage(fault, one)
         self._fleet.redis_process.start()
-        fault.back_s = self._goes_on()
+        fault.back_s = self._watch.goes_on()
 
-    def redis_emptied(self, fault: Fault, _: str) -> None:
+    def redis_emptied(self, fault: Fault, _: Strike) -> None:
         """FLUSHALL, and `producer resume`. Answers of batches that no worker holds just then are generated again."""
-        client, keys = self._fleet.client, f"fleet:{{{self._run}}}"
-        opened: set[bytes] = client.smembers(f"{keys}:open")  # type: ignore[assignment]
-        kept = sum(int(client.hlen(f"{keys}:open:{batch.decode()}")) for batch in opened)
-        fault.may_repeat = kept + SLOTS * len(self._fleet.workers)
+        client = self._fleet.client
+        opened: set[bytes] = client.smembers(self._keys.open)  # type: ignore[assignment]
+        kept = sum(int(client.hlen(self._keys.checkpoints(batch.decode()))) for batch in opened)
+        fault.may_repeat = kept + sum(map(self._fleet.slots_of, self._fleet.workers))
+        fault.touched = frozenset(digest for batch in opened for digest in self._target.digests_of(batch.decode()))
         client.flushall()
-        begun = time.monotonic()
         done = self._fleet.producer("resume", self._run, "--json")
         if done.code == 0:
-            fault.back_s = time.monotonic() - begun + self._goes_on()
+            fault.back_s = time.time() - fault.at + self._watch.goes_on()
 
-    def connections_cut(self, fault: Fault, _: str) -> None:
+    def connections_cut(self, fault: Fault, _: Strike) -> None:
         """CLIENT KILL of every client of Redis."""
         for kind in ("normal", "pubsub"):
             self._fleet.client.client_kill_filter(_type=kind)
-        fault.back_s = self._goes_on()
+        fault.back_s = self._watch.goes_on()
 
-    def network_cut(self, fault: Fault, _: str) -> None:
-        """The way to Redis is cut for some seconds."""
-        self._cut(fault, self._fleet.broker_proxy)
+    def network_cut(self, fault: Fault, one: Strike) -> None:
+        """Connections to Redis are reset and refused for some seconds."""
+        self._without(fault, one, self._fleet.broker_proxy, Proxy.cut)
 
-    def store_cut(self, fault: Fault, _: str) -> None:
-        """The way to the store is cut for some seconds."""
-        self._cut(fault, self._fleet.store_proxy)
+    def network_stalled(self, fault: Fault, one: Strike) -> None:
+        """Connections to Redis stand for some seconds, and nothing passes."""
+        self._without(fault, one, self._fleet.broker_proxy, Proxy.stall)
 
-    def _cut(self, fault: Fault, proxy: Proxy | None) -> None:
+    def store_cut(self, fault: Fault, one: Strike) -> None:
+        """Connections to the store are reset and refused for some seconds."""
+        self._without(fault, one, self._fleet.store_proxy, Proxy.cut)
+
+    def store_stalled(self, fault: Fault, one: Strike) -> None:
+        """Connections to the store stand for some seconds, and nothing passes."""
+        self._without(fault, one, self._fleet.store_proxy, Proxy.stall)
+
+    def _without(self, fault: Fault, one: Strike, proxy: Proxy | None, how: Callable[[Proxy], None]) -> None:
         if proxy is None:
-            fault.left_out = "the store is yours, and not behind a proxy of the drill"
+            fault.left_out = self._fleet.uncut
             return
-        proxy.cut()
-        time.sleep(self._rng.uniform(*CUT_S))
-        proxy.restore()
-        fault.back_s = self._goes_on()
+        how(proxy)
+        try:
+            self._outage(fault, one)
+        finally:
+            proxy.restore()
+        fault.back_s = self._watch.goes_on()
 
-    def producer_killed(self, fault: Fault, _: str) -> None:
-        """SIGKILL of `producer enqueue` in the middle of another run; the same command again completes it."""
-        run, fault.within_s = f"{self._run}-again", BACK_WITHIN_S + LOCK_TTL_S
-        command = ["enqueue", str(self._source), "--run", run, "--max-tokens", "64", "--batch-size", "2"]
+    def producer_killed(self, fault: Fault, one: Strike) -> None:
+        """SIGKILL of `producer enqueue` in the middle of another run; the same command again completes it, after its lock."""
+        run, fault.within_s = f"{self._run}-again", self._within_s + LOCK_TTL_S
+        command = ["enqueue", str(self._target.spare), "--run", run, "--max-tokens", "64", "--batch-size", "2"]
         argv = [str(BIN / "producer"), *command]
         first = ChildProcess("producer", argv, self._fleet.folder / f"{run}.log", env=self._fleet.env)
         self._fleet.children.append(first)
         first.launch()
-        time.sleep(self._rng.uniform(*ENQUEUE_KILLED_AFTER_S))
+        time.sleep(one.kill_after_s)
+        if not first.alive():
+            fault.left_out = f"enqueue had ended {one.kill_after_s:.1f} s after its start"
         first.kill()
         begun = time.monotonic()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             done = self._fleet.producer(*command, "--json")
-        except subprocess.TimeoutExpired:
-            return
-        if done.code == 0:
-            fault.target, fault.back_s = run, time.monotonic() - begun
-
-    def _restart_worker(self, name: str) -> None:
-        worker = self._fleet.workers[name]
-        worker.kill()
-        self._fleet.workers[name] = self._fleet.launch_worker(name)
+            if done.code == 0:
+                fault.run, fault.back_s = run, time.monotonic() - begun
 
 
-KINDS: dict[str, Callable[[Striker, Fault, str], None]] = {
+STRIKES: dict[str, Callable[[Striker, Fault, Strike], None]] = {
     "worker-killed": Striker.worker_killed,
     "worker-paused": Striker.worker_paused,
     "worker-stopped": Striker.worker_stopped,
     "engine-killed": Striker.engine_killed,
+    "engine-hung": Striker.engine_hung,
     "redis-killed": Striker.redis_killed,
     "redis-emptied": Striker.redis_emptied,
     "connections-cut": Striker.connections_cut,
     "network-cut": Striker.network_cut,
+    "network-stalled": Striker.network_stalled,
     "store-cut": Striker.store_cut,
+    "store-stalled": Striker.store_stalled,
     "producer-killed": Striker.producer_killed,
 }
-
-
-def plan(seed: int, kinds: list[str], count: int) -> list[str]:
-    """Which faults a round has, in order: the same for the same seed, each kind at most once."""
-    return random.Random(seed).sample(kinds, min(count, len(kinds)))  # noqa: S311

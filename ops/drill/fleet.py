@@ -153,9 +153,9 @@ class LocalFleet:
             return {field.decode(): value.decode() for field, value in found.items()}
         return {}
 
-    def requests(self, engine: str) -> list[dict[str, Any]]:
-        """What an engine was asked since it started, the workers' own probes left out."""
-        rows: list[dict[str, Any]] = get_json(f"{self.engines[engine]}/simulator/requests")["requests"]
+    def requests(self, engine: str, since: int = 0) -> list[dict[str, Any]]:
+        """What an engine was asked since it started, without the first so many, the workers' own probes left out."""
+        rows: list[dict[str, Any]] = get_json(f"{self.engines[engine]}/simulator/requests?since={since}")["requests"]
         return [row for row in rows if row["prompt_digest"] != PROBE]
 
     def generated(self, engine: str) -> dict[str, int]:

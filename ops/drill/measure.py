@@ -1,61 +1,120 @@
 """What a round of faults cost, and whether a guarantee broke (DESIGN §3: G1 to G4). Pure."""
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-BACK_WITHIN_S = 20.0
+
+@dataclass(frozen=True)
+class Asked:
+    """One request at an engine. Times are UNIX seconds; `end` is None while it runs."""
+
+    engine: str
+    digest: str
+    start: float
+    end: float | None = None
 
 
 @dataclass
 class Fault:
-    """One fault. `may_repeat`: requests that it may cause to be made again; `back_s` None: work did not go on in time.
+    """One fault that struck, or was `left_out` with a reason.
 
-    `within_s` is what is promised of its kind.
+    `may_repeat` is how many requests it may cause to be made again, and `touched` are the digests of prompts that it met: their
+    repeats are its own. `back_s`: until work went on, after an outage from its end; None: not in time. `all_back_s`: until the
+    last batch of a worker was taken up. `within_s` is what is promised of both.
     """
 
     kind: str
-    at_s: float
+    at: float
+    within_s: float
     target: str = ""
+    run: str = ""
     may_repeat: int = 0
+    touched: frozenset[str] = frozenset()
+    regenerated: int = 0
     back_s: float | None = None
-    within_s: float = BACK_WITHIN_S
+    all_back_s: float | None = None
+    outage_s: float = 0.0
     left_out: str = ""
+
+    def broken(self) -> list[str]:
+        """Guarantees that it broke, a sentence each."""
+        if self.left_out:
+            return []
+        name, told = f"{self.kind} {self.target}".strip(), []
+        if self.regenerated > self.may_repeat:
+            told.append(f"G3: {name}: {self.regenerated} prompts generated again, at most {self.may_repeat} may be")
+        slowest = None if self.back_s is None else max(self.back_s, self.all_back_s or 0.0)
+        if slowest is None or slowest > self.within_s:
+            back = "not back" if slowest is None else f"back after {slowest:.1f} s"
+            told.append(f"G4: {name}: {back}, wanted within {self.within_s:g} s")
+        return told
 
 
 @dataclass(frozen=True)
 class RunProof:
-    """What `audit` and `status` said of one run at the end."""
+    """What `audit` and `status` said of one run at the end, and how many prompts `enqueue` accepted."""
 
     run: str
+    accepted: int
     audit: dict[str, Any]
     status: dict[str, Any]
 
     @property
     def lost(self) -> int:
         """Prompts without an outcome, or with one that cannot be trusted."""
-        return int(self.audit["missing"] + self.audit["corrupt"])
+        return int(self.audit["missing"] + self.audit["corrupt"] + max(0, self.accepted - self.audit["rows"]))
 
     @property
     def doubled(self) -> int:
         """Rows beyond the first, and prompts that were counted otherwise than they are stored."""
-        told = {name: self.status[name] or 0 for name in ("completed", "failed", "pending")}
-        off = abs(told["completed"] - self.audit["ok"]) + abs(told["failed"] - self.audit["failed"]) + told["pending"]
-        return int(self.audit["doubled"] + self.audit["orphan"] + off)
+        stored = {"completed": self.audit["ok"], "failed": self.audit["failed"], "pending": self.audit["missing"]}
+        off = sum(abs((self.status[name] or 0) - count) for name, count in stored.items())
+        more = max(0, self.audit["rows"] - self.accepted)
+        return int(self.audit["doubled"] + self.audit["orphan"] + more + off)
+
+
+def attribute(faults: Iterable[Fault], asked: Iterable[Asked]) -> int:
+    """Count each request beyond the first of its prompt for the fault that caused it.
+
+    That is the last fault before it that met its prompt; else the last before it.
+
+    Returns:
+        Requests made again before any fault: nothing explains them.
+    """
+    struck = sorted((fault for fault in faults if not fault.left_out), key=lambda fault: fault.at)
+    seen: set[str] = set()
+    unexplained = 0
+    for request in sorted(asked, key=lambda one: one.start):
+        if request.digest not in seen:
+            seen.add(request.digest)
+            continue
+        before = [fault for fault in struck if fault.at <= request.start]
+        if not before:
+            unexplained += 1
+            continue
+        cause = next((fault for fault in reversed(before) if request.digest in fault.touched), before[-1])
+        cause.regenerated += 1
+    return unexplained
 
 
 @dataclass
 class Round:
-    """One round: its faults in order, its runs' proofs, and how often each prompt was begun at an engine."""
+    """One round: its faults in order, and its runs' proofs. `unfinished` says why it did not end, `evidence` what was seen."""
 
     seed: int
     faults: list[Fault] = field(default_factory=list)
     proofs: list[RunProof] = field(default_factory=list)
-    begun: Counter[str] = field(default_factory=Counter)
-    prompts: int = 0
+    unexplained: int = 0
+    begun_at: float = 0.0
     wall_s: float = 0.0
     unfinished: str = ""
+    evidence: list[str] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> int:
+        """That were accepted."""
+        return sum(proof.accepted for proof in self.proofs)
 
     @property
     def lost(self) -> int:
@@ -75,7 +134,7 @@ class Round:
     @property
     def regenerated(self) -> int:
         """Requests beyond the first of each prompt."""
-        return sum(count - 1 for count in self.begun.values())
+        return self.unexplained + sum(fault.regenerated for fault in self.faults)
 
     @property
     def may_regenerate(self) -> int:
@@ -84,64 +143,11 @@ class Round:
 
     def broken(self) -> list[str]:
         """Guarantees that broke, a sentence each."""
-        told = [self.unfinished] if self.unfinished else []
+        told = [f"not finished: {self.unfinished}"] if self.unfinished else []
         if self.lost:
             told.append(f"G1: {self.lost} prompts lost")
         if self.doubled:
             told.append(f"G2: {self.doubled} rows doubled or miscounted")
-        if self.regenerated > self.may_regenerate:
-            told.append(f"G3: {self.regenerated} prompts generated again, at most {self.may_regenerate} were in flight")
-        for fault in self.faults:
-            if not fault.left_out and (fault.back_s is None or fault.back_s > fault.within_s):
-                back = "not back" if fault.back_s is None else f"back after {fault.back_s:.1f} s"
-                told.append(f"G4: {fault.kind} {fault.target}: {back}, wanted within {fault.within_s:g} s")
-        return told
-
-    def as_document(self) -> dict[str, object]:
-        """For scripts."""
-        return {
-            "seed": self.seed,
-            "prompts": self.prompts,
-            "lost": self.lost,
-            "doubled": self.doubled,
-            "failed": self.failed,
-            "regenerated": self.regenerated,
-            "may_regenerate": self.may_regenerate,
-            "wall_s": round(self.wall_s, 1),
-            "broken": self.broken(),
-            "faults": [
-                {
-                    "kind": fault.kind,
-                    "target": fault.target,
-                    "at_s": round(fault.at_s, 1),
-                    "may_repeat": fault.may_repeat,
-                    "within_s": fault.within_s,
-                    "back_s": None if fault.back_s is None else round(fault.back_s, 1),
-                    "left_out": fault.left_out or None,
-                }
-                for fault in self.faults
-            ],
-        }
-
-
-def summary(rounds: Iterable[Round]) -> dict[str, object]:
-    """All rounds together: worst and median seconds until back by kind of fault."""
-    rounds = list(rounds)
-    by_kind: dict[str, list[float]] = {}
-    for fault in (fault for one in rounds for fault in one.faults):
-        if fault.back_s is not None and not fault.left_out:
-            by_kind.setdefault(fault.kind, []).append(fault.back_s)
-    return {
-        "rounds": len(rounds),
-        "prompts": sum(one.prompts for one in rounds),
-        "lost": sum(one.lost for one in rounds),
-        "doubled": sum(one.doubled for one in rounds),
-        "failed": sum(one.failed for one in rounds),
-        "regenerated": sum(one.regenerated for one in rounds),
-        "may_regenerate": sum(one.may_regenerate for one in rounds),
-        "broken_rounds": [one.seed for one in rounds if one.broken()],
-        "back_s": {
-            kind: {"count": len(times), "median": round(sorted(times)[len(times) // 2], 1), "worst": round(max(times), 1)}
-            for kind, times in sorted(by_kind.items())
-        },
-    }
+        if self.unexplained:
+            told.append(f"G3: {self.unexplained} prompts generated again before any fault")
+        return told + [sentence for fault in self.faults for sentence in fault.broken()]

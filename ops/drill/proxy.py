@@ -1,4 +1,4 @@
-"""A TCP proxy on the loopback that can be cut: what a network does between a fleet and its Redis or its store."""
+"""A TCP proxy on the loopback that can be cut or stalled: what a network does between a fleet and its Redis or its store."""
 
 import asyncio
 import contextlib
@@ -11,10 +11,16 @@ _WITHIN_S = 10.0
 
 
 class Proxy:
-    """Passes bytes on to a port of the loopback. While it is cut, connections are reset and none is accepted."""
+    """Passes bytes on to a port.
 
-    def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
+    While it is cut, connections are reset and none is served. While it is stalled, connections stand and nothing passes; what
+    was sent meanwhile arrives afterwards, as TCP sends it again.
+    """
+
+    def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
+        self._target = (target_host, target_port)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
         self._cut = False
@@ -31,9 +37,14 @@ class Proxy:
         """Reset every connection, and every new one."""
         self._call(self._reset())
 
+    def stall(self) -> None:
+        """Pass nothing on, and say nothing."""
+        self._loop.call_soon_threadsafe(self._flowing.clear)
+
     def restore(self) -> None:
         """Pass bytes on again."""
         self._cut = False
+        self._loop.call_soon_threadsafe(self._flowing.set)
 
     def stop(self) -> None:
         """End it."""
@@ -67,10 +78,11 @@ class Proxy:
         try:
             if self._cut:
                 return
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            await self._flowing.wait()
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
             self._writers.add(far_writer)
             try:
-                await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+                await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
             finally:
                 self._writers.discard(far_writer)
                 far_writer.transport.abort()
@@ -80,10 +92,13 @@ class Proxy:
             self._writers.discard(writer)
             writer.transport.abort()
 
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while chunk := await reader.read(_CHUNK):
-            writer.write(chunk)
-            await writer.drain()
-    writer.transport.abort()
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(_CHUNK):
+                await self._flowing.wait()
+                writer.write(chunk)
+                await writer.drain()
+        await self._flowing.wait()  # the end of a connection does not come through either
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()  # what was written before the end arrives
