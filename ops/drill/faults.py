@@ -73,6 +73,8 @@ class Striker:
 
     def _back_elsewhere(self, fault: Fault, name: str, tokens: dict[str, bytes]) -> None:
         """Wait until others have every batch, and have begun a prompt of them."""
+        self._watch.until(lambda: self._watch.freed(tokens), "its batches freed")
+        fault.freed_s = time.time() - fault.at
         self._watch.until(lambda: self._watch.taken_up(tokens), "its batches taken up")
         fault.all_back_s = time.time() - fault.at
         others = [other for other in self._fleet.workers if other != name]

@@ -20,8 +20,9 @@ class Fault:
     """One fault that struck, or was `left_out` with a reason.
 
     `may_repeat` is how many requests it may cause to be made again, and `touched` are the digests of prompts that it met: their
-    repeats are its own. `back_s`: until work went on, after an outage from its end; None: not in time. `all_back_s`: until the
-    last batch of a worker was taken up. `within_s` is what is promised of both.
+    repeats are its own. `back_s`: until work went on, after an outage from its end; None: not in time. `freed_s`: until a silent
+    worker held none of its batches any more. `within_s` is what is promised of both. `all_back_s`: until others had taken up the
+    last of these batches, which no one promises: it depends on how soon they have room.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Fault:
     touched: frozenset[str] = frozenset()
     regenerated: int = 0
     back_s: float | None = None
+    freed_s: float | None = None
     all_back_s: float | None = None
     outage_s: float = 0.0
     left_out: str = ""
@@ -44,7 +46,7 @@ class Fault:
         name, told = f"{self.kind} {self.target}".strip(), []
         if self.regenerated > self.may_repeat:
             told.append(f"G3: {name}: {self.regenerated} prompts generated again, at most {self.may_repeat} may be")
-        slowest = None if self.back_s is None else max(self.back_s, self.all_back_s or 0.0)
+        slowest = None if self.back_s is None else max(self.back_s, self.freed_s or 0.0)
         if slowest is None or slowest > self.within_s:
             back = "not back" if slowest is None else f"back after {slowest:.1f} s"
             told.append(f"G4: {name}: {back}, wanted within {self.within_s:g} s")

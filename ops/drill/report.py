@@ -45,6 +45,7 @@ def fault_document(fault: Fault, begun_at: float) -> dict[str, object]:
         "may_repeat": fault.may_repeat,
         "within_s": fault.within_s,
         "back_s": _seconds(fault.back_s),
+        "freed_s": _seconds(fault.freed_s),
         "all_back_s": _seconds(fault.all_back_s),
         "left_out": fault.left_out or None,
         "broken": fault.broken(),

@@ -57,11 +57,15 @@ class Watch:
         owners: dict[bytes, bytes] = self._fleet.client.hgetall(self._keys.owner)  # type: ignore[assignment]
         return {batch.decode(): owner for batch, owner in owners.items() if owner.startswith(f"{name}@".encode())}
 
+    def freed(self, tokens: dict[str, bytes]) -> bool:
+        """Whether none of these batches is held under its token."""
+        owners = self._fleet.client.hmget(self._keys.owner, list(tokens)) if tokens else []
+        return all(owner != token for owner, token in zip(owners, tokens.values(), strict=True))
+
     def taken_up(self, tokens: dict[str, bytes]) -> bool:
         """Whether each of these batches is done, or held under another token."""
-        for batch, token in tokens.items():
-            if not self._fleet.client.getbit(self._keys.done, int(batch)):
-                owner = self._fleet.client.hget(self._keys.owner, batch)
-                if owner is None or owner == token:
-                    return False
-        return True
+        done = all(
+            self._fleet.client.getbit(self._keys.done, int(batch)) or self._fleet.client.hexists(self._keys.owner, batch)
+            for batch in tokens
+        )
+        return done and self.freed(tokens)

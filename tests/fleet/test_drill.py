@@ -1,49 +1,128 @@
-"""The drill itself, on real processes: a short round, a planted loss, and the proxy that it cuts."""
+"""The drill itself, on real processes: short rounds, a planted loss, a round that does not end, and the proxy that it cuts."""
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from ops.drill import command, rounds
 from ops.drill.fleet import BIN
 from ops.drill.proxy import Proxy
 from ops.quickstart.processes import wait_until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(200)]
+SHORT = {"FLEET_LEASE_S": "6", "FLEET_LEASE_RENEWAL_S": "1"}
+"""Back within 9 s: lease, beat, and 2 s."""
 
 
 def drill(tmp_path: Path, *options: str, **settings: str) -> "subprocess.CompletedProcess[str]":
-    env = {**os.environ, "FLEET_LEASE_S": "3", "FLEET_LEASE_RENEWAL_S": "0.5", "TMPDIR": str(tmp_path), **settings}
+    env = {**os.environ, **SHORT, "TMPDIR": str(tmp_path), **settings}
     argv = [str(BIN / "ops"), "drill", *options]
     return subprocess.run(argv, env=env, text=True, capture_output=True, timeout=180, check=False)
 
 
 def test_a_short_round_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    faults = "worker-killed,redis-killed,network-cut"
-    done = drill(
-        tmp_path, "--prompts", "400", "--seed", "5", "--faults", faults, "--json", FLEET_STORE=f"file://{tmp_path / 'store'}"
-    )
+    faults = "worker-killed,redis-killed,network-cut,store-cut"
+    options = ("--prompts", "600", "--seed", "5", "--faults", faults, "--faults-per-round", "4", "--json")
+    done = drill(tmp_path, *options, FLEET_BROKER="redis://127.0.0.1:1/0")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     (one,) = told["rounds"]
-    assert (one["seed"], one["prompts"], one["lost"], one["doubled"], one["broken"]) == (5, 400, 0, 0, [])
-    assert sorted(fault["kind"] for fault in one["faults"]) == sorted(faults.split(","))
-    assert all(0 <= fault["back_s"] <= 20 for fault in one["faults"])
-    assert one["regenerated"] <= one["may_regenerate"]
+    assert (one["seed"], one["prompts"], one["lost"], one["doubled"], one["broken"]) == (5, 600, 0, 0, [])
+    met = {fault["kind"]: fault for fault in one["faults"]}
+    assert sorted(met) == sorted(faults.split(","))
+    assert met["store-cut"].pop("left_out") == "the store is a folder; --s3 starts a server that can be cut off"
+    del met["store-cut"]
+    for fault in met.values():
+        assert fault["left_out"] is None
+        assert 0 <= fault["back_s"] <= fault["within_s"] == 9.0
+        assert fault["regenerated"] <= fault["may_repeat"]
+    assert met["worker-killed"]["back_s"] > 1, "its batches ran elsewhere before its lease can have ended"
+    assert (met["redis-killed"]["regenerated"], met["network-cut"]["regenerated"]) == (0, 0)
+    assert "seed 5: worker-killed gpu" in done.stderr
+    assert "FLEET_BROKER is left alone" in done.stderr
     assert told["logs"] is None
     assert not list(tmp_path.glob("promptfleet-drill-*"))
 
 
-def test_the_store_of_a_user_is_not_cut_and_says_so(tmp_path: Path) -> None:
-    done = drill(tmp_path, "--prompts", "100", "--faults", "store-cut", "--json", FLEET_STORE=f"file://{tmp_path / 'store'}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (fault,) = json.loads(done.stdout)["rounds"][0]["faults"]
-    assert fault["left_out"] == "the store is yours, and not behind a proxy of the drill"
+def test_a_shard_that_vanishes_is_a_loss_and_ends_the_drill_with_one(tmp_path: Path) -> None:
+    store, ended = tmp_path / "store", threading.Event()
+
+    def lose_one() -> None:
+        while not ended.wait(0.05):
+            for shard in store.glob("runs/*/completions/*.zst"):
+                shard.unlink()
+                return
+
+    thief = threading.Thread(target=lose_one, daemon=True)
+    thief.start()
+    try:
+        options = ("--prompts", "200", "--faults", "connections-cut", "--json")
+        done = drill(tmp_path, *options, FLEET_STORE=f"file://{store}")
+    finally:
+        ended.set()
+        thief.join(5)
+    assert done.returncode == 1, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["summary"]["lost"] == 16
+    assert "G1: 16 prompts lost" in told["rounds"][0]["broken"]
+    assert told["summary"]["broken_rounds"] == [1]
+    assert Path(told["logs"]).is_dir()
+    assert "stay in your store" in done.stderr
+
+
+def test_a_round_that_does_not_end_says_why_and_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "ROUND_WITHIN_S", 0.2)
+    monkeypatch.setattr(command, "exit_on_termination", lambda: None)
+    done = CliRunner().invoke(command.drill, ["--prompts", "400", "--rounds", "2", "--json"], env=SHORT)
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)
+    logs = Path(told["logs"])
+    try:
+        assert told["rounds"][0]["unfinished"] == "the run under way: not within 0.2 s"
+        assert (told["summary"]["rounds"], told["summary"]["rounds_wanted"]) == (1, 2)
+        assert "parked: {}" in done.stderr
+        assert f"worker gpu0 (runs), the end of {logs}" in done.stderr
+        assert "worker.ready" in done.stderr
+        assert (logs / "redis" / "redis.log").exists()
+    finally:
+        shutil.rmtree(logs)
+
+
+def test_an_interrupted_drill_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    argv = [str(BIN / "ops"), "drill", "--prompts", "1000", "--faults", "worker-paused"]
+    log = tmp_path / "drill.log"
+    with log.open("w") as out:
+        started = subprocess.Popen(argv, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=out, stderr=out)
+    try:
+        wait_until(lambda: "store: file://" in log.read_text(), 60, "the fleet up")
+        parts = psutil.Process(started.pid).children(recursive=True)
+        assert len(parts) >= 5  # Redis, two engines, two workers
+        started.send_signal(signal.SIGINT)
+        assert started.wait(30) == 1
+    finally:
+        started.kill()
+        started.wait(10)
+    assert not [part for part in parts if part.is_running() and part.status() != psutil.STATUS_ZOMBIE]
+    assert not list(tmp_path.glob("promptfleet-drill-*"))
+
+
+def test_settings_that_contradict_each_other_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = drill(tmp_path, FLEET_LEASE_RENEWAL_S="5")
+    assert done.returncode == 2
+    assert "FLEET_LEASE_RENEWAL_S" in done.stderr
+    assert time.monotonic() - begun < 15
 
 
 def test_an_unknown_kind_of_fault_is_refused(tmp_path: Path) -> None:
@@ -104,3 +183,46 @@ def test_a_proxy_passes_on_resets_when_cut_and_passes_on_again(echo: int) -> Non
     finally:
         proxy.stop()
     assert asked(proxy.port) == b""
+
+
+def test_a_stalled_proxy_says_nothing_and_passes_on_afterwards_what_it_held(echo: int) -> None:
+    proxy = Proxy(echo).start()
+    try:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.5) as client:
+            client.sendall(b"one")
+            assert client.recv(100) == b"one"
+            proxy.stall()
+            client.sendall(b"two")
+            with pytest.raises(TimeoutError):
+                client.recv(100)
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.5) as late:
+                late.sendall(b"late")
+                with pytest.raises(TimeoutError):
+                    late.recv(100)
+                proxy.restore()
+                assert late.recv(100) == b"late"
+            assert client.recv(100) == b"two"
+    finally:
+        proxy.stop()
+
+
+def test_a_proxy_brings_all_that_was_sent_before_the_end() -> None:
+    body = os.urandom(3_000_000)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(body)
+
+        threading.Thread(target=serve, daemon=True).start()
+        proxy = Proxy(server.getsockname()[1]).start()
+        try:
+            got = bytearray()
+            with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client:
+                while chunk := client.recv(65_536):
+                    got += chunk
+                    time.sleep(0.001)
+        finally:
+            proxy.stop()
+    assert bytes(got) == body
