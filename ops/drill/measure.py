@@ -20,9 +20,9 @@ class Fault:
     """One fault that struck, or was `left_out` with a reason.
 
     `may_repeat` is how many requests it may cause to be made again, and `touched` are the digests of prompts that it met: their
-    repeats are its own. `back_s`: until work went on, after an outage from its end; None: not in time. `freed_s`: until a silent
-    worker held none of its batches any more. `within_s` is what is promised of both. `all_back_s`: until others had taken up the
-    last of these batches, which no one promises: it depends on how soon they have room.
+    repeats are its own. `back_s`: until work went on, after an outage from its end; None: not in time. `freed_s`: until a
+    silent worker held none of its batches any more. `within_s` is what is promised of both. `all_back_s`: until others had
+    taken up the last of these batches, which no one promises: it depends on how soon they have room.
     """
 
     kind: str

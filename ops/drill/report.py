@@ -90,6 +90,7 @@ def by_kind(rounds: Sequence[Round]) -> dict[str, dict[str, float | int | None]]
             "not_back": len(struck) - len(times),
             "median_back_s": _seconds(median(times)) if times else None,
             "worst_back_s": _seconds(max(times, default=None)),
+            "worst_all_back_s": _seconds(max((fault.all_back_s for fault, _ in struck if fault.all_back_s), default=None)),
         }
     return told
 

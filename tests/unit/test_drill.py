@@ -142,11 +142,13 @@ def test_the_summary_counts_each_kind_and_names_the_rounds_that_broke() -> None:
             "left_out": 1,
             "median_back_s": None,
             "worst_back_s": None,
+            "worst_all_back_s": None,
         },
         "worker-killed": {
             **{"struck": 2, "left_out": 0, "lost": 4, "doubled": 0, "regenerated": 3, "may_repeat": 40, "not_back": 0},
             "median_back_s": 20.5,
             "worst_back_s": 25.0,
+            "worst_all_back_s": None,
         },
     }
     assert (told["broken_rounds"], told["prompts"], told["lost"], told["rounds_wanted"]) == ([2], 200, 4, 2)
