@@ -52,7 +52,7 @@ rehearse: setup ## the same with a simulated engine
 	$(BIN)/ops quickstart --simulated $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(KEEP),--keep)
 
 chaos: setup ## 50 seeded rounds of faults on a fleet of this machine (most of an hour); ROUNDS, SEED
-	$(BIN)/ops drill --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
+	$(BIN)/ops drill --s3 --faults-per-round 2 --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
 
 bench: setup ## figures, each a ratio in one run
 	$(BIN)/python -m tests.benchmarks
