@@ -71,7 +71,8 @@ class RunProof:
     def doubled(self) -> int:
         """Rows beyond the first, and prompts that were counted otherwise than they are stored."""
         stored = {"completed": self.audit["ok"], "failed": self.audit["failed"], "pending": self.audit["missing"]}
-        off = sum(abs((self.status[name] or 0) - count) for name, count in stored.items())
+        differences = [(self.status[name] or 0) - count for name, count in stored.items()]
+        off = max(sum(max(one, 0) for one in differences), sum(max(-one, 0) for one in differences))
         more = max(0, self.audit["rows"] - self.accepted)
         return int(self.audit["doubled"] + self.audit["orphan"] + more + off)
 

@@ -1,23 +1,22 @@
-"""The drill itself, on real processes: short rounds, a planted loss, a round that does not end, and the proxy that it cuts."""
+"""The drill itself, on real processes: short rounds, a planted loss and a planted double, a round that does not end."""
 
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import redis
 from click.testing import CliRunner
 
 from ops.drill import command, rounds
 from ops.drill.fleet import BIN
-from ops.drill.proxy import Proxy
 from ops.quickstart.processes import wait_until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(200)]
@@ -81,6 +80,47 @@ def test_a_shard_that_vanishes_is_a_loss_and_ends_the_drill_with_one(tmp_path: P
     assert "stay in your store" in done.stderr
 
 
+def test_a_prompt_that_is_counted_twice_ends_the_drill_with_one(tmp_path: Path) -> None:
+    told = tmp_path / "told.txt"
+    argv = [str(BIN / "ops"), "drill", "--prompts", "300", "--faults", "connections-cut", "--json"]
+    with told.open("w") as err:
+        env = {**os.environ, **SHORT, "TMPDIR": str(tmp_path)}
+        started = subprocess.Popen(argv, env=env, text=True, stdout=subprocess.PIPE, stderr=err)
+    try:
+        wait_until(lambda: "store: file://" in told.read_text(), 60, "the fleet up")
+        port = re.search(r"own on port (\d+)", told.read_text())
+        assert port is not None
+        with redis.Redis(port=int(port[1])) as client:
+            wait_until(lambda: bool(list(client.scan_iter("fleet:*:counts"))), 60, "the run under way")
+            for key in client.scan_iter("fleet:*:counts"):
+                client.hincrby(key, "completed", 1)
+        out, _ = started.communicate(timeout=120)
+    finally:
+        started.kill()
+        started.wait(10)
+    assert started.returncode == 1
+    assert "G2: 1 rows doubled or miscounted" in json.loads(out)["rounds"][0]["broken"]
+
+
+def test_a_users_s3_is_cut_off_through_a_proxy_and_its_runs_stay(tmp_path: Path, s3_url: str) -> None:
+    options = ("--prompts", "500", "--faults", "store-cut,store-stalled", "--json")
+    done = drill(tmp_path, *options, FLEET_STORE=s3_url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (one,) = json.loads(done.stdout)["rounds"]
+    assert sorted(fault["kind"] for fault in one["faults"]) == ["store-cut", "store-stalled"]
+    assert [fault["left_out"] for fault in one["faults"]] == [None, None]
+    assert one["regenerated"] == 0
+    audit = subprocess.run(
+        [str(BIN / "producer"), "audit", *one["runs"], "--json"],
+        env={**os.environ, "FLEET_STORE": s3_url, "FLEET_BROKER": "redis://127.0.0.1:1/0"},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert json.loads(audit.stdout)["clean"] is True
+
+
 def test_a_round_that_does_not_end_says_why_and_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "ROUND_WITHIN_S", 0.2)
     monkeypatch.setattr(command, "exit_on_termination", lambda: None)
@@ -129,100 +169,3 @@ def test_an_unknown_kind_of_fault_is_refused(tmp_path: Path) -> None:
     done = drill(tmp_path, "--faults", "worker-killed,earthquake")
     assert done.returncode == 2
     assert "earthquake: expected some of worker-killed, " in done.stderr
-
-
-@pytest.fixture
-def echo() -> Iterator[int]:
-    """A server that sends back what it gets."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
-
-        def answer(connection: socket.socket) -> None:
-            with connection:
-                while chunk := connection.recv(100):
-                    connection.sendall(chunk)
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield server.getsockname()[1]
-
-
-def ended(client: socket.socket) -> bool:
-    try:
-        return client.recv(100) == b""
-    except ConnectionError:
-        return True
-
-
-def asked(port: int) -> bytes:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
-            client.sendall(b"hello")
-            return client.recv(100)
-    except OSError:
-        return b""
-
-
-def test_a_proxy_passes_on_resets_when_cut_and_passes_on_again(echo: int) -> None:
-    proxy = Proxy(echo).start()
-    try:
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=2) as client:
-            client.sendall(b"hello")
-            assert client.recv(100) == b"hello"
-            proxy.cut()
-            assert ended(client)
-        assert asked(proxy.port) == b""
-        proxy.restore()
-        wait_until(lambda: asked(proxy.port) == b"hello", 5, "bytes again")
-    finally:
-        proxy.stop()
-    assert asked(proxy.port) == b""
-
-
-def test_a_stalled_proxy_says_nothing_and_passes_on_afterwards_what_it_held(echo: int) -> None:
-    proxy = Proxy(echo).start()
-    try:
-        with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.5) as client:
-            client.sendall(b"one")
-            assert client.recv(100) == b"one"
-            proxy.stall()
-            client.sendall(b"two")
-            with pytest.raises(TimeoutError):
-                client.recv(100)
-            with socket.create_connection(("127.0.0.1", proxy.port), timeout=0.5) as late:
-                late.sendall(b"late")
-                with pytest.raises(TimeoutError):
-                    late.recv(100)
-                proxy.restore()
-                assert late.recv(100) == b"late"
-            assert client.recv(100) == b"two"
-    finally:
-        proxy.stop()
-
-
-def test_a_proxy_brings_all_that_was_sent_before_the_end() -> None:
-    body = os.urandom(3_000_000)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(body)
-
-        threading.Thread(target=serve, daemon=True).start()
-        proxy = Proxy(server.getsockname()[1]).start()
-        try:
-            got = bytearray()
-            with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client:
-                while chunk := client.recv(65_536):
-                    got += chunk
-                    time.sleep(0.001)
-        finally:
-            proxy.stop()
-    assert bytes(got) == body

@@ -73,6 +73,7 @@ def test_a_whole_round_breaks_nothing() -> None:
         ({"doubled": 3}, ["G2: 3 rows doubled or miscounted"]),
         ({"orphan": 1}, ["G2: 1 rows doubled or miscounted"]),
         ({"completed": 98}, ["G2: 1 rows doubled or miscounted"]),
+        ({"completed": 100, "pending": -1}, ["G2: 1 rows doubled or miscounted"]),
         ({"pending": 4}, ["G2: 4 rows doubled or miscounted"]),
     ],
 )
