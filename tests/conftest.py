@@ -38,7 +38,7 @@ def s3_access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Access]:
         with server:
             yield access
     finally:
-        remove_sockets(server)
+        remove_sockets(server.argv)
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def own_s3(folder: Path) -> Iterator[StorePlace]:
         yield StorePlace(f"s3://{access.bucket}/drill", {**access.environment, **place}, proxy, "")
     finally:
         server.kill()
-        remove_sockets(server)
+        remove_sockets(server.argv)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """`ops quickstart`: prompts in, completions out, on one machine, with everything started and stopped.
 
-Starts what is not given by the environment (Redis, S3 server, engine), a worker and Flower; then does what a user would do
-with the `producer` command, so what it shows is what it teaches.
+Starts a Redis, an S3 server, an engine, a worker and Flower, all its own: a simulated engine must never answer the prompts of a
+fleet that does real work. Then does what a user would do with the `producer` command, so what it shows is what it teaches.
 """
 
 import json
@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ops.quickstart import engines
+from ops.quickstart import engines, left_up
 from ops.quickstart.processes import ChildFailed, ChildProcess, exit_on_termination, free_port, listens
 from ops.quickstart.servers import redis_server, remove_sockets, s3_server
 from workers.contract.errors import EXIT_DONE, EXIT_ENGINE, EXIT_FAILED
 
+OWN_FLEET = ("FLEET_", "AWS_")
+"""Variables that begin so describe the user's fleet, and nothing of it is touched here."""
 EXAMPLE = Path(__file__).with_name("prompts.jsonl")
 FLOWER_CONFIG = Path(__file__).parents[1] / "flower" / "flowerconfig.py"
 SHOWN = 4
@@ -58,7 +60,7 @@ class Fleet:
         with console.status("stopping …"):
             for child in reversed(self.children):
                 child.stop()
-                remove_sockets(child)
+                remove_sockets(child.argv)
 
     def producer(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run the producer command as a user would, and say which."""
@@ -93,33 +95,49 @@ def beside_python(name: str) -> str:
 def quickstart(simulated: bool, prompts: Path, max_tokens: int, folder: Path | None, keep: bool) -> None:
     """Run a small job end to end on this machine.
 
-    Redis, the store and the engine are started unless FLEET_BROKER, FLEET_STORE or ENGINE_URL name one.
+    Redis and the store are its own, whatever FLEET_BROKER and FLEET_STORE say. So is the engine, unless ENGINE_URL names one
+    and --simulated is not given.
 
     Example: ops quickstart --simulated --prompts my.jsonl
     """
     folder = (folder or Path("out") / time.strftime("%Y%m%d-%H%M%S")).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
     fleet = Fleet(folder)
+    leave_alone_the_users_fleet(simulated=simulated)
     exit_on_termination()
     with ExitStack() as stack:
-        if not keep:
-            stack.callback(fleet.stop)
+        stack.callback(fleet.stop)
         try:
             code = run_all(fleet, prompts, max_tokens, simulated=simulated)
         except (ChildFailed, engines.EngineNotInstalled, RuntimeError) as error:
             console.print(f"[red]{escape(str(error))}[/]")
             code = EXIT_ENGINE if isinstance(error, engines.EngineNotInstalled) else EXIT_FAILED
-    if keep:
-        tell_how_to_stop(fleet)
+        if keep and fleet.addresses:
+            stack.pop_all()
+            tell_how_to_stop(fleet)
     sys.exit(code)
+
+
+def leave_alone_the_users_fleet(*, simulated: bool) -> None:
+    """Forget the variables that name it, and say which."""
+    names = [name for name in os.environ if name.startswith(OWN_FLEET) or (simulated and name == "ENGINE_URL")]
+    for name in names:
+        del os.environ[name]
+    if names:
+        console.print(f"[dim]a fleet of its own, so these variables are not used: {', '.join(sorted(names))}[/]")
 
 
 def run_all(fleet: Fleet, prompts: Path, max_tokens: int, *, simulated: bool) -> int:
     """Start, run, check, show; returns the exit code."""
-    start_all(fleet, simulated=simulated)
     run = f"quickstart-{fleet.folder.name}".replace("_", "-")[:64]
+    enqueue = ("enqueue", str(prompts), "--run", run, "--max-tokens", str(max_tokens), "--batch-size", "8")
+    looked = fleet.quietly(*enqueue, "--dry-run")
+    if looked.returncode:  # before minutes are spent on an installation
+        console.print(f"[red]{escape(looked.stderr.strip())}[/]")
+        return looked.returncode
+    fleet.folder.mkdir(parents=True, exist_ok=True)
+    start_all(fleet, simulated=simulated)
     result = fleet.folder / "completions.jsonl"
-    done = fleet.producer("enqueue", str(prompts), "--run", run, "--max-tokens", str(max_tokens), "--batch-size", "8")
+    done = fleet.producer(*enqueue)
     if done.returncode:
         return done.returncode
     if not watch(fleet, run):
@@ -137,26 +155,20 @@ def run_all(fleet: Fleet, prompts: Path, max_tokens: int, *, simulated: bool) ->
 
 
 def start_all(fleet: Fleet, *, simulated: bool) -> None:
-    """Start what the environment does not name."""
-    given = os.environ
-    if not simulated and not given.get("ENGINE_URL"):
+    """Start everything, but an engine that ENGINE_URL names."""
+    given_engine = os.environ.get("ENGINE_URL")
+    if not simulated and not given_engine:
         engines.install_cpu_engine()
     console.print("[bold]Starting the fleet[/]")
     environment = fleet.environment
-    if given.get("FLEET_BROKER"):
-        environment["FLEET_BROKER"] = given["FLEET_BROKER"]
-    else:
-        redis = redis_server(fleet.folder / "redis")
-        environment["FLEET_BROKER"] = f"redis://127.0.0.1:{redis.argv[list(redis.argv).index('--port') + 1]}/0"
-        fleet.start(redis)
-    if given.get("FLEET_STORE"):
-        environment["FLEET_STORE"] = given["FLEET_STORE"]
-    else:
-        s3, access = s3_server(fleet.folder / "s3")
-        environment.update(access.environment, FLEET_STORE=f"s3://{access.bucket}/fleet")
-        fleet.start(s3)
-    if given.get("ENGINE_URL"):
-        environment["ENGINE_URL"] = given["ENGINE_URL"]
+    redis = redis_server(fleet.folder / "redis")
+    environment["FLEET_BROKER"] = f"redis://127.0.0.1:{redis.argv[list(redis.argv).index('--port') + 1]}/0"
+    fleet.start(redis)
+    s3, access = s3_server(fleet.folder / "s3")
+    environment.update(access.environment, FLEET_STORE=f"s3://{access.bucket}/fleet")
+    fleet.start(s3)
+    if given_engine:
+        environment["ENGINE_URL"] = given_engine
     else:
         make = engines.simulated_engine if simulated else engines.cpu_engine
         engine, environment["ENGINE_URL"] = make(fleet.folder)
@@ -170,7 +182,7 @@ def start_all(fleet: Fleet, *, simulated: bool) -> None:
         "store": environment["FLEET_STORE"],
         "engine": environment["ENGINE_URL"],
     }
-    console.print(f"  Flower shows workers and batches at {fleet.addresses['Flower']}")
+    console.print(f"  Flower shows workers and batches at {fleet.addresses['Flower']}, as long as this runs")
 
 
 def worker(fleet: Fleet, name: str = "gpu0") -> ChildProcess:
@@ -236,12 +248,11 @@ def show(result: Path, *, simulated: bool) -> None:
 
 
 def tell_how_to_stop(fleet: Fleet) -> None:
-    """Print the addresses, and write the script that stops everything."""
-    script = fleet.folder / "stop.sh"
-    pids = " ".join(str(child.pid) for child in reversed(fleet.children) if child.alive())
-    script.write_text(f"#!/bin/sh\n# stops what `ops quickstart --keep` left up\nkill -TERM {pids}\n")
+    """Print the addresses, and write what uses and what stops them."""
+    script = left_up.note(fleet.folder, fleet.children)
+    path = f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH\n"
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in fleet.environment.items())
-    (fleet.folder / "env.sh").write_text(exports)
+    (fleet.folder / "env.sh").write_text(path + exports)
     console.print("\n[bold]Still up[/]")
     for name, address in fleet.addresses.items():
         console.print(f"  {name}: {address}")

