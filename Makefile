@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests that run side by side: most of them wait for processes, so more than two cores need.
 TESTERS ?= 4
-# What people wrote; results of runs lie beside it, in out/. (`-L caf` below: an escaped café in a test.)
+# What people wrote; results of runs lie beside it, in out/. (`-L` below: an escaped café in a test, and a misspelling that a test is about.)
 SPELLED := ./workers ./producer ./ops ./tests $(wildcard *.md) Makefile pyproject.toml compose.yaml
 
 .PHONY: help setup fix check test sglang test-sglang run rehearse chaos bench lock clean
@@ -33,7 +33,7 @@ check: setup ## style, types, import rules, spelling
 	$(BIN)/mypy
 	$(BIN)/mypy tests
 	$(BIN)/lint-imports
-	$(BIN)/codespell -L caf $(SPELLED)
+	$(BIN)/codespell -L caf,temprature $(SPELLED)
 
 test: setup ## all tests that need no download beyond the locked packages
 	$(BIN)/pytest -m "not sglang" -n $(TESTERS)

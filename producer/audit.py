@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from producer.command import print_json, settings_of_command, with_progress
+from producer.command import print_json, settings_of_command, store_settings_of_command, with_progress
 from producer.findings import KINDS, Findings, examine, examine_repair
 from producer.manifests import read_manifest, stored_shards
 from producer.parallel import in_order
-from producer.printable import printable
+from producer.printable import counted, printable
 from producer.rebuild import Rebuilt, rebuild_all
 from producer.repairs import Layer, find_repairs
 from producer.run_lock import run_lock
@@ -96,7 +96,8 @@ def as_text(manifest: Manifest, findings: Findings) -> list[str]:
             f"run {run} is clean: each of its {manifest.prompts:,} prompts has exactly one outcome",
             f"  {findings.ok:,} ok, {findings.failed:,} failed",
         ]
-    lines = [f"run {run} is not clean", f"  {manifest.prompts:,} prompts, {findings.ok:,} ok, {findings.failed:,} failed"]
+    lines = [_verdict(run, findings)]
+    lines.append(f"  {counted(manifest.prompts, 'prompt')}, {findings.ok:,} ok, {findings.failed:,} failed")
     for kind in KINDS:
         if findings.counts[kind]:
             shown = [printable(name, 80) for name in findings.examples[kind][:SHOWN_EXAMPLES]]
@@ -111,6 +112,14 @@ def as_text(manifest: Manifest, findings: Findings) -> list[str]:
     return lines
 
 
+def _verdict(run: str, findings: Findings) -> str:
+    if any(findings.counts[kind] for kind in KINDS if kind != "missing") or findings.problems:
+        return f"run {run} is not clean"
+    return (
+        f"run {run} is not complete: {counted(findings.counts['missing'], 'prompt')} without an outcome, nothing else is wrong"
+    )
+
+
 @click.command(epilog="Example: producer audit dflash-7 --json")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -120,12 +129,12 @@ def audit(run: str, as_json: bool, repair: bool) -> None:
 
     Lists missing, doubled, orphan and corrupt rows. Ends with 1 unless the run is clean.
     """
-    settings = settings_of_command()
-    store = open_store(settings)
+    fleet = settings_of_command() if repair else None
+    store = open_store(fleet or store_settings_of_command())
     manifest = read_manifest(store, run)
     repairs = find_repairs(store, manifest)
     findings = audit_run(store, manifest, repairs)
-    repaired = _repair(settings, store, manifest, repairs) if repair else []
+    repaired = _repair(fleet, store, manifest, repairs) if fleet else []
     if as_json:
         print_json(as_document(manifest, findings, repaired))
     else:

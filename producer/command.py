@@ -10,8 +10,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from workers.celery import configure_logging, settings_from_environment
-from workers.contract.settings import FleetSettings
+from workers.celery import configure_logging, settings_from_environment, store_settings_from_environment
+from workers.contract.errors import SettingsError
+from workers.contract.settings import FleetSettings, StoreSettings
 
 T = TypeVar("T")
 
@@ -27,6 +28,31 @@ def settings_of_command() -> FleetSettings:
     settings = settings_from_environment()
     configure_logging(settings)
     return settings
+
+
+def store_settings_of_command() -> StoreSettings:
+    """The same for a command that needs no Redis.
+
+    Raises:
+        SettingsError: See there.
+    """
+    settings = store_settings_from_environment()
+    configure_logging(settings)
+    return settings
+
+
+def fleet_settings_if_given() -> FleetSettings | None:
+    """Settings with a broker, if one is named: a command may tell more with it.
+
+    Raises:
+        SettingsError: They are wrong.
+    """
+    try:
+        return settings_from_environment()
+    except SettingsError as error:
+        if error.found is None:
+            return None
+        raise
 
 
 def as_json_text(document: object) -> str:

@@ -72,6 +72,7 @@ class Enqueued:
     already_done: int
     status: str
     first_rejects: list[Reject] = field(default_factory=list)
+    ignored: dict[str, int] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
         """For scripts: DESIGN §10."""
@@ -81,6 +82,7 @@ class Enqueued:
             "accepted": manifest.accepted,
             "rejected": manifest.rejected,
             "reasons": manifest.reject_reasons,
+            "ignored_fields": self.ignored,
             "batches": manifest.batches,
             "prompts": manifest.prompts,
             "pushed": self.pushed,
@@ -170,7 +172,7 @@ def _enqueue(
         pressure = Backpressure(order.max_queued) if order.max_queued else None
         pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed)
     status = settle(client, keys)
-    return Enqueued(manifest, pushed, done, status, rejects) if status else None  # Redis was emptied meanwhile
+    return Enqueued(manifest, pushed, done, status, rejects, dict(stream.ignored)) if status else None  # Redis was emptied
 
 
 def _forget(client: "redis.Redis", keys: RunKeys) -> None:

@@ -1,7 +1,8 @@
 """`producer enqueue`: its options, its progress on stderr, and what it prints."""
 
+import difflib
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,23 @@ import msgspec
 from producer.command import print_json, settings_of_command
 from producer.enqueue import Enqueued, Order, Watcher
 from producer.enqueue import enqueue as enqueue_run
-from producer.printable import printable
+from producer.printable import counted, printable
 from producer.progress import watching
+from producer.sources.plain import PROMPT_FIELDS
 from producer.sources.rejects import Reject
-from producer.sources.sampling import problem_with
+from producer.sources.sampling import SAMPLING_FIELDS, problem_with
 from producer.sources.stream import SourceStream
 from producer.upload import REJECTS_SHOWN
 from workers.broker import connect
-from workers.contract import names
+from workers.contract import layout, names
 from workers.contract.errors import RowRejected, SourceUnreadable
 from workers.contract.request import request_of
 from workers.contract.schema import Prompt, Sampling
+from workers.contract.wording import mistake_of
 from workers.store import open_store
 
 DEFAULT_MAX_TOKENS = 2048
+IGNORED_SHOWN = 10
 SHOWN_BODY_CHARACTERS = 2000
 
 
@@ -119,7 +123,7 @@ def enqueue(
     if as_json:
         print_json(done.as_document())
     else:
-        tell(done)
+        tell(done, settings.store)
 
 
 def sampling_of(options: dict[str, Any]) -> Sampling:
@@ -133,8 +137,11 @@ def sampling_of(options: dict[str, Any]) -> Sampling:
     if path is not None:
         try:
             values |= msgspec.to_builtins(msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Sampling))
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"{path}: {str(error).replace('`', '')}") from error
+        except msgspec.ValidationError as error:
+            mistake = mistake_of(error, Sampling.__struct_fields__)
+            raise click.UsageError(f"{path}: {mistake.sentence() if mistake else error}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"{path}: {error}") from error
     given = {name: options[name] for name in Sampling.__struct_fields__ if options[name] not in {None, ()}}
     if "thinking" in given:
         given["thinking"] = given["thinking"] == "on"
@@ -145,21 +152,22 @@ def sampling_of(options: dict[str, Any]) -> Sampling:
     return sampling
 
 
-def tell(done: Enqueued) -> None:
+def tell(done: Enqueued, store_url: str) -> None:
     """The summary, for people."""
     manifest = done.manifest
     click.echo(
-        f"run {manifest.run}: {manifest.accepted:,} rows accepted, {manifest.rejected:,} rejected, "
-        f"{manifest.prompts:,} prompts in {manifest.batches:,} batches"
+        f"run {manifest.run}: {counted(manifest.accepted, 'row')} accepted, {manifest.rejected:,} rejected, "
+        f"{counted(manifest.prompts, 'prompt')} in {counted(manifest.batches, 'batch')}"
     )
-    click.echo(f"pushed {done.pushed:,} batches, {done.already_done:,} were done already; the run is {done.status}")
-    tell_rejects(
-        manifest.reject_reasons, done.first_rejects, manifest.rejected, "all of them are in rejected.jsonl.zst of the run"
-    )
+    click.echo(f"{counted(done.pushed, 'batch')} pushed, {done.already_done:,} done already; the run is {done.status}")
+    tell_rejects(manifest.reject_reasons, done.first_rejects, manifest.rejected)
+    if manifest.rejected:
+        click.echo(f"  all of them: {store_url.rstrip('/')}/{layout.rejected(manifest.run)}")
+    tell_ignored(done.ignored)
     click.echo(f"next: producer status {manifest.run} --watch")
 
 
-def tell_rejects(reasons: dict[str, int], first: list[Reject], total: int, rest: str) -> None:
+def tell_rejects(reasons: dict[str, int], first: list[Reject], total: int) -> None:
     """Rejects by reason, and the first of them."""
     if not total:
         return
@@ -167,7 +175,20 @@ def tell_rejects(reasons: dict[str, int], first: list[Reject], total: int, rest:
     for reject in first:
         click.echo(f"  {printable(reject.sentence(), 240)}")
     if total > len(first):
-        click.echo(f"  … {rest}")
+        click.echo(f"  … and {total - len(first):,} more")
+
+
+def tell_ignored(ignored: Mapping[str, int]) -> None:
+    """Fields that change nothing: columns of a data set, or misspelt ones."""
+    if not ignored:
+        return
+    known = sorted(SAMPLING_FIELDS | set(PROMPT_FIELDS) | {"tools", "id"})
+    shown = []
+    for name, count in sorted(ignored.items(), key=lambda item: (-item[1], item[0]))[:IGNORED_SHOWN]:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        shown.append(f"{printable(name, 60)} in {counted(count, 'row')}{f' (did you mean {near[0]}?)' if near else ''}")
+    more = f" and {len(ignored) - IGNORED_SHOWN:,} more" if len(ignored) > IGNORED_SHOWN else ""
+    click.echo(f"fields that change nothing: {', '.join(shown)}{more}")
 
 
 def rehearse(order: Order, *, as_json: bool) -> None:
@@ -204,15 +225,18 @@ def rehearse(order: Order, *, as_json: bool) -> None:
         "prompts": prompts,
         "pushed": 0,
         "already_done": 0,
+        "ignored_fields": dict(stream.ignored),
         "recognised": dict(stream.shapes),
         "first_request": {"path": path, "body": msgspec.json.decode(body)},
     }
     if as_json:
         print_json(document)
         return
-    shapes = ", ".join(f"{count:,} rows of {shape}" for shape, count in stream.shapes.items())
-    click.echo(f"recognised: {shapes}; {stream.rejected:,} rejected; {document['batches']:,} batches. Nothing was written.")
-    tell_rejects(dict(stream.reasons), rejects, stream.rejected, f"and {stream.rejected - len(rejects):,} more")
+    shapes = ", ".join(f"{counted(count, 'row')} of {shape}" for shape, count in stream.shapes.items())
+    batches = counted(-(-prompts // order.batch_size), "batch")
+    click.echo(f"recognised: {shapes}; {stream.rejected:,} rejected; {batches}. Nothing was written.")
+    tell_rejects(dict(stream.reasons), rejects, stream.rejected)
+    tell_ignored(stream.ignored)
     click.echo(f"the first request, as it will be sent to {path}:")
     click.echo(printable_json(body))
 

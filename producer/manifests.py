@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from workers.contract import layout, names
-from workers.contract.errors import RunUnknown
+from workers.contract.errors import RunUnknown, StoreEmpty
 from workers.contract.schema import Manifest, decode_manifest
 from workers.store import ObjectInfo, ObjectStore
 
@@ -27,12 +27,13 @@ def read_manifest(store: ObjectStore, run: str) -> Manifest:
 
     Raises:
         RunUnknown: The store has none of that name.
+        StoreEmpty: Nor any other.
         ShardCorrupt: The object is not a manifest.
         ContractMismatch: A later schema.
     """
     manifest = find_manifest(store, run)
     if manifest is None:
-        raise RunUnknown(run, store.url)
+        raise RunUnknown(run, store.url) if any(run_names(store)) else StoreEmpty(run, store.url)
     return manifest
 
 

@@ -51,6 +51,7 @@ def document_of(state: RunState) -> Document:
         "batches_done": state.batches_done,
         "batches_leased": state.leased_batches,
         "parked": dict(state.parked),
+        "stands": state.stands,
         "failures": dict(state.reasons),
         "flags": dict(state.flags),
         "priority": state.priority,
@@ -66,6 +67,7 @@ def document_of(state: RunState) -> Document:
                 "failed": worker.failed,
                 "slots": worker.slots,
                 "cause": worker.cause or None,
+                "seen_s_ago": None if worker.seen_s_ago is None else round(worker.seen_s_ago, 1),
                 "engine_url": worker.engine_url or None,
             }
             for worker in state.workers

@@ -23,12 +23,12 @@ from producer.parallel import in_order
 from producer.publish import note_repairs, state_fields
 from producer.queue_state import taken_care_of
 from producer.repairs import last_number
-from producer.shards import stored_counts
+from producer.shards import stored_metadata
 from workers.broker import broker_errors
 from workers.contract import layout, names
 from workers.contract.errors import ShardCorrupt
 from workers.contract.names import RunKeys
-from workers.contract.schema import Manifest, ShardCounts, decode_completions
+from workers.contract.schema import Manifest, ShardCounts, check_size, decode_completions
 from workers.contract.settings import FleetSettings
 from workers.store import ObjectInfo, ObjectStore
 
@@ -211,10 +211,16 @@ def _looked_up(
 
 
 def _counted(store: ObjectStore, number: int, info: ObjectInfo) -> tuple[int, int, ShardCounts | ShardCorrupt]:
+    metadata = stored_metadata(store, info.key)
     try:
-        return number, info.size_bytes, stored_counts(store, info.key)
+        check_size(info.key, info.size_bytes, metadata)
+        return number, info.size_bytes, _counts(store, info.key, metadata)
+    except ShardCorrupt as error:
+        return number, info.size_bytes, error
+
+
+def _counts(store: ObjectStore, key: str, metadata: dict[str, str]) -> ShardCounts:
+    try:
+        return ShardCounts.from_metadata(key, metadata)
     except ShardCorrupt:  # an S3 server, or a copy, that dropped the metadata: the rows tell the same
-        try:
-            return number, info.size_bytes, ShardCounts.of(decode_completions(info.key, store.get(info.key) or b""))
-        except ShardCorrupt as error:
-            return number, info.size_bytes, error
+        return ShardCounts.of(decode_completions(key, store.get(key) or b""))

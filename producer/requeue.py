@@ -19,6 +19,7 @@ from producer.batching import batches
 from producer.collect.joining import joined_batches
 from producer.command import print_json, settings_of_command, with_progress
 from producer.manifests import read_manifest
+from producer.printable import counted
 from producer.publish import note_repairs, push_missing, settle, tell_state
 from producer.repairs import Outcome, find_repairs
 from producer.run_lock import run_lock
@@ -257,13 +258,14 @@ def sentence(done: Requeued, choice: Choice, *, dry_run: bool) -> str:
     count = sum(done.reasons.values())
     wanted = f"with reason {' or '.join(choice.reasons)}" if choice.reasons else "failed"
     if not count:
-        also = f"; {done.pushed:,} batches of an earlier requeue were pushed" if done.pushed else ""
+        also = f"; {counted(done.pushed, 'batch')} of an earlier requeue pushed" if done.pushed else ""
         return f"run {done.run}: no prompt {wanted} that is not under way already{also}"
     told = ", ".join(f"{reason} {number:,}" for reason, number in sorted(done.reasons.items()))
     if dry_run:
-        return f"run {done.run}: {count:,} prompts would be generated again ({told})"
+        return f"run {done.run}: {counted(count, 'prompt')} would be generated again ({told})"
     batches_made = done.repair.batches if done.repair else 0
     return (
-        f"run {done.run}: {count:,} prompts are generated again ({told}), in {batches_made:,} batches as repair "
+        f"run {done.run}: {counted(count, 'prompt')} to be generated again ({told}), in "
+        f"{counted(batches_made, 'batch')} as repair "
         f"{done.repair.run if done.repair else ''}; `producer status {done.run}` follows them"
     )

@@ -13,7 +13,7 @@ from producer.command import print_json, settings_of_command, with_progress
 from producer.lift import lift_hold
 from producer.manifests import read_manifest
 from producer.parallel import in_order
-from producer.printable import printable
+from producer.printable import counted, printable
 from producer.publish import note_repairs
 from producer.queue_state import taken_care_of
 from producer.rebuild import Rebuilt, rebuild
@@ -179,7 +179,8 @@ def resume(run: str, as_json: bool, trust_inputs: bool, anew: bool) -> None:
     """Let RUN go on: one that is paused or cancelled, that Redis forgot, or whose batches were parked.
 
     Unless the run is only on hold, its counters and queue are rebuilt from the store. Safe to repeat at any moment, also while
-    workers work on it. Ends with 1 if a shard is missing or corrupt; the other batches are pushed all the same.
+    workers work on it. Ends with 1 if an input is missing or corrupt, or an output is not as long as it was written (`producer
+    audit` reads outputs wholly); the other batches are pushed all the same.
     """
     settings = settings_of_command()
     store = open_store(settings)
@@ -215,7 +216,7 @@ def as_text(done: Resumption) -> list[str]:
     was = "Redis did not know it" if before is None else f"it was {before}"
     lines = [
         f"run {rebuilt.run} ({was}): {rebuilt.sentence()}",
-        f"  {told.pushed:,} batches pushed, {told.waiting:,} waited in the queue already, {told.leased:,} are being worked on",
+        f"  {counted(told.pushed, 'batch')} pushed, {told.waiting:,} in the queue already, {told.leased:,} being worked on",
     ]
     lines += [f"  not pushed: {printable(cause, 300)}" for cause in list(done.bad.values())[:SHOWN_BAD]]
     if len(done.bad) > SHOWN_BAD:

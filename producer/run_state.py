@@ -16,11 +16,17 @@ from workers.contract.schema import Repair
 _SAMPLE = msgspec.json.Decoder(tuple[float, int, int, int, int])
 GONE = "gone"
 """State of a worker that counted prompts of the run and tells nothing any more."""
+SILENT = "silent"
+"""State of a worker that missed its last beats: dead, stopped, or cut off."""
+BEATS_MISSED = 3
 
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker. `completed` and `failed` are its prompts of this run; `in_flight` those of all runs, None if it is gone."""
+    """One worker. `completed` and `failed` are its prompts of this run; `in_flight` those of all runs, None if it is gone.
+
+    `seen_s_ago` is when it last told how it is.
+    """
 
     name: str
     state: str
@@ -31,6 +37,12 @@ class WorkerState:
     cause: str = ""
     engine_url: str = ""
     model: str = ""
+    seen_s_ago: float | None = None
+
+    @property
+    def up(self) -> bool:
+        """It was heard of lately."""
+        return self.state not in {GONE, SILENT}
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,12 @@ class RunState:
     @property
     def ended(self) -> bool:
         """Nothing more will happen without a person."""
-        return self.status in {"complete", "cancelled"}
+        return self.status in {"complete", "cancelled"} or self.stands
+
+    @property
+    def stands(self) -> bool:
+        """All that is left are parked batches."""
+        return self.status == "running" and bool(self.parked) and self.batches_done + len(self.parked) == self.batches
 
 
 def read_run(client: "redis.Redis", run: str) -> RunState | None:
@@ -199,8 +216,13 @@ def _live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:
     pipeline = client.pipeline(transaction=False)
     for key in found:
         pipeline.hgetall(key)
-    hashes = cast("list[dict[bytes, bytes]]", pipeline.execute())
-    return {key.removeprefix(prefix): _text(told) for key, told in zip(found, hashes, strict=True) if told}
+        pipeline.pttl(key)
+    answers = pipeline.execute()
+    live = {}
+    for key, told, left_ms in zip(found, answers[::2], answers[1::2], strict=True):
+        if told:  # by the time that its key has left, which needs no two clocks to agree
+            live[key.removeprefix(prefix)] = _text(told) | {"seen_s_ago": str(max(0.0, names.WORKER_TTL_S - left_ms / 1000))}
+    return live
 
 
 def _workers(live: dict[str, dict[str, str]], counted: dict[str, int]) -> tuple[WorkerState, ...]:
@@ -209,9 +231,12 @@ def _workers(live: dict[str, dict[str, str]], counted: dict[str, int]) -> tuple[
 
 
 def _worker(name: str, told: dict[str, str], counted: dict[str, int]) -> WorkerState:
+    seen_s_ago, beat_s = _real(told.get("seen_s_ago")), _real(told.get("beat_s"))
+    silent = seen_s_ago is not None and beat_s is not None and seen_s_ago > BEATS_MISSED * beat_s
     return WorkerState(
         name=name,
-        state=told.get("state", GONE),
+        state=SILENT if silent else told.get("state", GONE),
+        seen_s_ago=seen_s_ago,
         completed=counted.get(f"{name}:completed", 0),
         failed=counted.get(f"{name}:failed", 0),
         in_flight=_integer(told.get("in_flight")),

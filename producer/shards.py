@@ -9,6 +9,7 @@ from workers.contract.schema import (
     Manifest,
     Prompt,
     ShardCounts,
+    check_digest,
     decode_completions,
     decode_prompts,
     shard_digest,
@@ -90,8 +91,13 @@ def read_batch(store: ObjectStore, manifest: Manifest, number: int, *, with_coun
         except ShardCorrupt as error:
             output_error = error
         if with_counts:
+            metadata = stored_metadata(store, key)
             try:
-                told = stored_counts(store, key)
+                check_digest(key, body, metadata)
+            except ShardCorrupt as error:
+                completions, output_error = None, output_error or error
+            try:
+                told = ShardCounts.from_metadata(key, metadata)
             except ShardCorrupt as error:
                 told_error = error
     return BatchRead(
@@ -108,14 +114,10 @@ def read_batch(store: ObjectStore, manifest: Manifest, number: int, *, with_coun
     )
 
 
-def stored_counts(store: ObjectStore, key: str) -> ShardCounts:
-    """Counts in the metadata of an output shard.
-
-    Raises:
-        ShardCorrupt: There are none, or they cannot be read.
-    """
+def stored_metadata(store: ObjectStore, key: str) -> dict[str, str]:
+    """What a worker told of an output shard beside its rows; empty if it told nothing."""
     info = store.head(key)
-    return ShardCounts.from_metadata(key, dict(info.metadata) if info else {})
+    return dict(info.metadata) if info else {}
 
 
 def prompt_name(prompt: Prompt | Completion, samples: int) -> str:

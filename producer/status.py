@@ -9,13 +9,13 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from producer.command import print_json, settings_of_command
+from producer.command import PLAIN_LINE_EVERY_S, print_json, settings_of_command
 from producer.manifests import read_manifest
 from producer.progress_figures import document_of, document_of_forgotten, forgotten
 from producer.run_state import RunState, read_run
-from producer.status_text import lines, screen
+from producer.status_text import line, lines, screen
 from workers.broker import broker_errors, connect
-from workers.contract.errors import BrokerUnavailable, UsageError
+from workers.contract.errors import EXIT_FAILED, BrokerUnavailable, UsageError
 from workers.contract.schema import Manifest
 from workers.contract.settings import FleetSettings
 from workers.store import open_store
@@ -61,6 +61,7 @@ def status(run: str, as_json: bool, watch: bool) -> None:
         if as_json:
             print_json(document_of_forgotten(found))
         click.echo(forgotten(run), err=as_json)
+        sys.exit(EXIT_FAILED)
     elif as_json:
         print_json(document_of(found))
     else:
@@ -91,16 +92,30 @@ def _watch_on_terminal(settings: FleetSettings, client: "redis.Redis", run: str,
 
 
 def _watch_in_lines(settings: FleetSettings, client: "redis.Redis", run: str) -> None:
-    before = ""
+    """One line every ten seconds of progress, and whenever a state changes, for a log; the whole status at the end."""
+    before: object = None
+    told_at, last = 0.0, ""
     while True:
-        found = look(settings, client, run)
-        told = forgotten(run) if isinstance(found, Manifest) else "\n".join(lines(found, document_of(found))[:5])
-        if told != before:
-            click.echo(told)
-            before = told
+        try:
+            found = look(settings, client, run)
+            told = forgotten(run) if isinstance(found, Manifest) else line(found, document_of(found))
+        except BrokerUnavailable as error:
+            found, told = None, f"{error}; trying again"
         if isinstance(found, RunState) and found.ended:
+            click.echo("\n".join(lines(found, document_of(found))))
             return
+        states = told if found is None else _states(found)
+        if states != before or (told != last and time.monotonic() - told_at >= PLAIN_LINE_EVERY_S):
+            click.echo(f"{time.strftime('%H:%M:%S')} {told}")
+            before, last, told_at = states, told, time.monotonic()
         time.sleep(WATCH_EVERY_S)
+
+
+def _states(found: RunState | Manifest) -> object:
+    """What a reader of a log wants to know at once when it changes."""
+    if isinstance(found, Manifest):
+        return found.run
+    return found.status, len(found.parked), [(worker.name, worker.state, worker.cause) for worker in found.workers]
 
 
 def _view(found: RunState | Manifest) -> RenderableType:

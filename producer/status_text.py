@@ -8,9 +8,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from producer.printable import printable
+from producer.printable import counted, printable
 from producer.progress_figures import Document
-from producer.run_state import RunState
+from producer.run_state import SILENT, RunState, WorkerState
 
 _SHOWN_PARKED = 3
 
@@ -46,10 +46,36 @@ def number(value: object, digits: int = 0) -> str:
 
 
 def lines(state: RunState, document: Document) -> list[str]:
-    """The run in a few lines."""
+    """The run in a few lines, and what a person does next."""
+    told = _figures(state, document)
+    told += [f"  worker    {line}" for line in _worker_lines(state)]
+    if state.status == "running" and not state.stands and not any(worker.up for worker in state.workers):
+        told.append("  worker    none is up; beside each engine: `ENGINE_URL=http://… celery -A workers worker -n gpu0@%h`")
+    if (step := _next_step(state)) is not None:
+        told.append(step)
+    return told
+
+
+def line(state: RunState, document: Document) -> str:
+    """The run in one line, for a log."""
+    left = cast("dict[str, float | None]", document["eta_seconds"])
+    finished = state.completed + state.failed
+    troubles = [f"{worker.name} {worker.state}" for worker in state.workers if worker.state != "running" and not worker.cause]
+    troubles += [f"{worker.name} {worker.state} ({worker.cause})" for worker in state.workers if worker.cause]
+    parts = [
+        f"{state.run}: {state.status}, {finished:,} of {number(state.total)} prompts, {state.failed:,} failed",
+        f"{number(document['rate_per_sec'], 2)} prompts/s, left {duration(left['p50'])}",
+        f"{counted(len(state.parked), 'batch')} parked" if state.parked else "",
+        printable("; ".join(troubles)),
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _figures(state: RunState, document: Document) -> list[str]:
     left = cast("dict[str, float | None]", document["eta_seconds"])
     told = [
-        f"run {state.run}: {state.status}{f', model {printable(state.model)}' if state.model else ''}",
+        f"run {state.run}: {state.status}{', and stands' if state.stands else ''}"
+        f"{f', model {printable(state.model)}' if state.model else ''}",
         f"  prompts   {number(state.total)} = {number(state.completed)} completed + {number(state.failed)} failed "
         f"+ {number(state.pending)} pending ({number(state.in_flight)} in flight); {number(state.rejected)} rows rejected",
         f"  rate      {number(document['rate_per_sec'], 2)} prompts/s in the last minute, "
@@ -65,9 +91,7 @@ def lines(state: RunState, document: Document) -> list[str]:
         told.append(f"  failures  {_tally(state.reasons)}")
     if state.flags:
         told.append(f"  flags     {_tally(state.flags)}")
-    told += _parked(state)
-    told += [f"  worker    {line}" for line in _worker_lines(state)]
-    return told
+    return told + _parked(state)
 
 
 def _seconds(hours: object) -> float | None:
@@ -82,7 +106,9 @@ def _tally(counted: Mapping[str, int]) -> str:
 def _parked(state: RunState) -> list[str]:
     if not state.parked:
         return []
-    told = [f"  parked    {len(state.parked):,} batches wait for a person; then `producer resume {state.run}`"]
+    all_left = ", all that is left" if state.stands else ""
+    batches = counted(len(state.parked), "batch")
+    told = [f"  parked    {batches} waiting for a person{all_left}; then `producer resume {state.run}`"]
     for batch, cause in list(state.parked.items())[:_SHOWN_PARKED]:
         told.append(f"            {printable(batch, 20)}: {printable(cause)}")
     return told
@@ -90,20 +116,43 @@ def _parked(state: RunState) -> list[str]:
 
 def _worker_lines(state: RunState) -> list[str]:
     return [
-        f"{printable(worker.name, 60)}: {printable(worker.state, 20)}, {number(worker.in_flight)} in flight, "
-        f"{worker.completed:,} completed, {worker.failed:,} failed{f'; {printable(worker.cause)}' if worker.cause else ''}"
+        f"{printable(worker.name, 60)}: {_state_of(worker)}{_busy(worker)}; "
+        f"of this run {worker.completed:,} completed, {worker.failed:,} failed"
+        f"{f'; {printable(worker.cause)}' if worker.cause else ''}"
         for worker in state.workers
     ]
+
+
+def _state_of(worker: WorkerState) -> str:
+    told = printable(worker.state, 20)
+    return f"{told}, last heard of {duration(worker.seen_s_ago)} ago" if worker.state == SILENT else told
+
+
+def _busy(worker: WorkerState) -> str:
+    if not worker.up or worker.in_flight is None:
+        return ""
+    return f", {worker.in_flight:,} of {number(worker.slots)} slots busy"
+
+
+def _next_step(state: RunState) -> str | None:
+    run = state.run
+    if state.status == "complete":
+        failures = f"`producer failures {run}`, " if state.failed else ""
+        return f"next: {failures}`producer audit {run}`, `producer collect {run} -o completions.jsonl`"
+    if state.status in {"paused", "cancelled"}:
+        return f"next: `producer resume {run}` lets it go on"
+    return None
 
 
 def screen(state: RunState, document: Document) -> RenderableType:
     """The run as one screen of a terminal."""
     table = Table(box=None, header_style="bold")
-    for column in ("worker", "state", "in flight", "completed", "failed", "cause"):
-        table.add_column(column, justify="right" if column in {"in flight", "completed", "failed"} else "left")
+    for column in ("worker", "state", "slots busy", "completed", "failed", "cause"):
+        table.add_column(column, justify="right" if column in {"slots busy", "completed", "failed"} else "left")
     for worker in state.workers:
-        figures = (number(worker.in_flight), f"{worker.completed:,}", f"{worker.failed:,}")
-        cells = (printable(worker.name, 60), printable(worker.state, 20), *figures, printable(worker.cause, 60))
+        busy = f"{number(worker.in_flight)} of {number(worker.slots)}" if worker.up else ""
+        figures = (busy, f"{worker.completed:,}", f"{worker.failed:,}")
+        cells = (printable(worker.name, 60), _state_of(worker), *figures, printable(worker.cause, 60))
         table.add_row(*(Text(cell) for cell in cells))  # Text: what looks like rich's markup is none
     finished = state.completed + state.failed
     bar = ProgressBar(total=max(1, state.total or 1), completed=finished, width=60)

@@ -124,6 +124,7 @@ class Heart:
             "model": info.model if info else "",
             "cause": self._bench.health.cause or self._shards.cause or self._deliveries.refuses,
             "unwritten": self._shards.unwritten,
+            "beat_s": self._renewal_s,
             "started_at": self._started_at,
             "updated_at": time.time(),
             "host": socket.gethostname(),

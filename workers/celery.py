@@ -14,7 +14,7 @@ from kombu import Queue
 
 from workers.contract import names
 from workers.contract.errors import SettingsError
-from workers.contract.settings import FleetSettings, read_settings
+from workers.contract.settings import FleetSettings, StoreSettings, read_settings
 from workers.settings import WorkerSettings
 
 MAX_OPEN_BATCHES = 1024
@@ -74,6 +74,15 @@ def settings_from_environment() -> FleetSettings:
     return read_settings(FleetSettings, os.environ)
 
 
+def store_settings_from_environment() -> StoreSettings:
+    """Settings of a process that reads the store only.
+
+    Raises:
+        SettingsError: See there.
+    """
+    return read_settings(StoreSettings, os.environ)
+
+
 def worker_settings_from_environment() -> WorkerSettings:
     """Settings of this worker.
 
@@ -83,7 +92,7 @@ def worker_settings_from_environment() -> WorkerSettings:
     return read_settings(WorkerSettings, os.environ)
 
 
-def configure_logging(settings: FleetSettings) -> None:
+def configure_logging(settings: StoreSettings) -> None:
     """Events with fields on stderr: JSON lines, or aligned for people."""
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     render = structlog.processors.JSONRenderer() if settings.log == "json" else structlog.dev.ConsoleRenderer(colors=False)

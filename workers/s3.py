@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from workers.contract.errors import StoreDenied, StoreUnavailable
-from workers.contract.settings import FleetSettings
+from workers.contract.settings import StoreSettings
 from workers.object_store import ObjectInfo
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MAX_CONNECTIONS = 32
 class S3Store:
     """See `ObjectStore`. Credentials, region and endpoint come from boto3's own chain (`AWS_*`, profiles, instance role)."""
 
-    def __init__(self, bucket: str, prefix: str, settings: FleetSettings) -> None:
+    def __init__(self, bucket: str, prefix: str, settings: StoreSettings) -> None:
         self.bucket = bucket
         self.prefix = f"{prefix}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")

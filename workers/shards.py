@@ -21,6 +21,7 @@ from workers.contract.schema import (
     Manifest,
     Prompt,
     ShardCounts,
+    check_size,
     decode_completions,
     decode_manifest,
     decode_prompts,
@@ -101,7 +102,11 @@ class ShardRoom:
         return await self._in_thread(lambda: decode_prompts(key, body))
 
     async def stored(self, run: str, batch: str) -> StoredShard | None:
-        """What the store holds of a batch already: Redis may have forgotten that it is done."""
+        """What the store holds of a batch already: Redis may have forgotten that it is done.
+
+        Raises:
+            ShardCorrupt: It is not as long as its worker wrote it.
+        """
         return await self._waiting(lambda: self._stored(layout.completions_shard(run, batch)))
 
     async def write(self, run: str, batch: str, outcomes: Sequence[Completion]) -> StoredShard:
@@ -115,7 +120,7 @@ class ShardRoom:
         try:
             body = await self._in_thread(lambda: encode_shard(outcomes))
             counts = ShardCounts.of(outcomes)
-            if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata())):
+            if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata(body))):
                 return StoredShard(counts, len(body))
             log.info("shard.exists", run=run, batch=batch)
             return await self._waiting(lambda: self._surely_stored(key))
@@ -132,6 +137,7 @@ class ShardRoom:
         info = self.store.head(key)
         if info is None:
             return None
+        check_size(key, info.size_bytes, info.metadata)
         try:
             return StoredShard(ShardCounts.from_metadata(key, dict(info.metadata)), info.size_bytes)
         except ShardCorrupt:

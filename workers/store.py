@@ -3,13 +3,13 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from workers.contract.settings import FleetSettings
+from workers.contract.settings import StoreSettings
 from workers.object_store import ObjectInfo, ObjectStore
 
 __all__ = ["ObjectInfo", "ObjectStore", "open_store"]
 
 
-def open_store(settings: FleetSettings, url: str | None = None) -> ObjectStore:
+def open_store(settings: StoreSettings, url: str | None = None) -> ObjectStore:
     """The store that `FLEET_STORE` (or `url`) names. Connects to nothing yet."""
     parts = urlsplit(url or settings.store)
     if parts.scheme == "file":

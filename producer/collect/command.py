@@ -13,8 +13,9 @@ from producer.collect.native import native_row
 from producer.collect.openai_batch import openai_batch_row
 from producer.collect.output import STDOUT, open_output
 from producer.collect.rows import Format, Place
-from producer.command import as_json_text, settings_of_command, with_progress
+from producer.command import as_json_text, store_settings_of_command, with_progress
 from producer.manifests import read_manifest
+from producer.printable import counted
 from producer.repairs import find_repairs
 from workers.contract.errors import UsageError
 from workers.contract.schema import Completion, Manifest
@@ -112,7 +113,7 @@ def collect(
     as_json: bool,
 ) -> None:
     """Write one row per accepted prompt of RUN, in the order of the source."""
-    settings = settings_of_command()
+    settings = store_settings_of_command()
     if errors_to == output:
         raise SameOutput(output)
     store = open_store(settings)
@@ -150,10 +151,11 @@ def _tell(manifest: Manifest, output: str, errors_to: str | None, collected: Col
         return
     speed = collected.written_bytes / 1e6 / max(wall_s, 1e-6)
     where = "stdout" if output == STDOUT else output
-    click.echo(
-        f"{collected.rows:,} rows of run {manifest.run} to {where}: {collected.ok:,} ok, {collected.failed:,} failed"
-        f"{f', {collected.missing:,} prompts have no outcome yet' if collected.missing else ''}"
-        f"{f', {collected.pending:,} will be replaced by a repair under way' if collected.pending else ''}; "
-        f"{collected.written_bytes:,} bytes before compression, {speed:.0f} MB/s",
-        err=True,
-    )
+    failed = f"{collected.failed:,} failed"
+    if errors_to is None:
+        written = f"{counted(collected.rows, 'row')} of run {manifest.run} to {where}: {collected.ok:,} ok, {failed}"
+    else:
+        written = f"{counted(collected.ok, 'row')} of run {manifest.run} to {where}, {failed} to {errors_to}"
+    missing = f", {counted(collected.missing, 'prompt')} without an outcome yet" if collected.missing else ""
+    pending = f", {collected.pending:,} will be replaced by a repair under way" if collected.pending else ""
+    click.echo(f"{written}{missing}{pending}; {collected.written_bytes:,} bytes before compression, {speed:.0f} MB/s", err=True)

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import zstandard
 
 from workers.contract.errors import FleetError, UsageError
-from workers.contract.settings import FleetSettings
+from workers.contract.settings import StoreSettings
 from workers.store import open_store
 
 STDOUT = "-"
@@ -47,7 +47,7 @@ class OutputUnwritable(FleetError):
 
 
 @contextmanager
-def open_output(target: str, settings: FleetSettings, *, force: bool) -> Iterator[IO[bytes]]:
+def open_output(target: str, settings: StoreSettings, *, force: bool) -> Iterator[IO[bytes]]:
     """A stream whose bytes appear under `target` when the block ends without an error, and only then.
 
     Raises:
@@ -66,6 +66,8 @@ def open_output(target: str, settings: FleetSettings, *, force: bool) -> Iterato
         else:
             with _file(Path(target), force) as stream:
                 yield stream
+    except BrokenPipeError:  # `| head` has what it wants
+        raise
     except OSError as error:
         raise OutputUnwritable(target, os.strerror(error.errno) if error.errno else str(error)) from error
 
@@ -94,7 +96,7 @@ def _file(path: Path, force: bool) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _object(url: str, settings: FleetSettings, force: bool) -> Iterator[IO[bytes]]:
+def _object(url: str, settings: StoreSettings, force: bool) -> Iterator[IO[bytes]]:
     parts = urlsplit(url)
     folder, _, name = parts.path.lstrip("/").rpartition("/")
     if not name:

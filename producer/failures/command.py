@@ -13,7 +13,7 @@ from rich.console import Console
 
 from producer.collect.joining import outcomes_of
 from producer.collect.output import STDOUT, open_output
-from producer.command import as_json_text, settings_of_command
+from producer.command import as_json_text, fleet_settings_if_given, store_settings_of_command
 from producer.failures.groups import Groups, Wanted
 from producer.failures.reading import BASELINE_SHARDS, read_shards, stored_numbers
 from producer.failures.remedies import REMEDIES
@@ -90,8 +90,10 @@ def prompts_of_examples(store: ObjectStore, report: Report) -> dict[tuple[int, i
     return found
 
 
-def parked_batches(settings: FleetSettings, run: str) -> dict[str, str] | None:
-    """Batches that were given up, with their causes; None if Redis does not answer."""
+def parked_batches(settings: FleetSettings | None, run: str) -> dict[str, str] | None:
+    """Batches that were given up, with their causes; None if Redis does not answer, or is not named."""
+    if settings is None:
+        return None
     try:
         found = cast("dict[bytes, bytes]", connect(settings).hgetall(RunKeys(run).parked))
     except redis.RedisError:
@@ -115,14 +117,14 @@ def failures(
 
     Reads the store, so it can be asked at any time of a run, and after it.
     """
-    settings = settings_of_command()
+    settings = store_settings_of_command()
     store = open_store(settings)
     manifest = read_manifest(store, run)
     with open_output(ids, settings, force=force) if ids else nullcontext() as stream:
         report = examine_run(store, manifest, Wanted(reason, flags, examples), stream)
     if show_text:
         report.prompts = prompts_of_examples(store, report)
-    report.parked = parked_batches(settings, run)
+    report.parked = parked_batches(fleet_settings_if_given(), run)
     _tell(report, as_json, apart=ids == STDOUT)
 
 

@@ -13,7 +13,7 @@ from producer.failures.groups import Wanted
 from producer.failures.sharing import evenly_spaced
 from producer.manifests import stored_shards
 from producer.parallel import in_order
-from producer.shards import stored_counts
+from producer.shards import stored_metadata
 from workers.contract import layout
 from workers.contract.errors import ShardCorrupt
 from workers.contract.schema import Completion, Manifest, ShardCounts, decode_completions
@@ -81,7 +81,7 @@ def read_shard(store: ObjectStore, manifest: Manifest, number: int, in_baseline:
     key = layout.completions_shard(manifest.run, layout.batch_label(number))
     if not in_baseline:
         try:
-            counts = stored_counts(store, key)
+            counts = ShardCounts.from_metadata(key, stored_metadata(store, key))
         except ShardCorrupt:  # an S3 server, or a copy, that dropped the metadata: the rows tell the same
             counts = None
         if counts is not None and not wanted.some_in(counts.reasons, counts.flags, counts.failed):

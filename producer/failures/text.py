@@ -11,7 +11,7 @@ from producer.failures.groups import Example, Group, Kind
 from producer.failures.remedies import remedy_of
 from producer.failures.report import SHOWN_MESSAGES, Report, prompt_document
 from producer.failures.sharing import ALPHA, Shared
-from producer.printable import printable
+from producer.printable import counted, printable
 
 SHOWN_SHARED = 8
 SHOWN_PARKED = 5
@@ -34,7 +34,7 @@ def parts(report: Report) -> Iterator[RenderableType]:
             yield Text("")
             yield from _group(report, kind, name, group)
     if report.unreadable:
-        yield Text(f"{report.unreadable:,} shards cannot be read and are not counted; next: `producer audit {run}`")
+        yield Text(f"{counted(report.unreadable, 'shard')} that cannot be read left out; next: `producer audit {run}`")
     yield from _parked(report)
 
 
@@ -44,7 +44,7 @@ def nothing(report: Report) -> str:
     what = "failures" if wanted.reason is None else f"failures with reason {wanted.reason}"
     more = " and no flags" if wanted.flags else ""
     open_batches = report.manifest.batches - report.stored
-    left = f"; {open_batches:,} batches have no outcome yet" if open_batches else ""
+    left = f"; {counted(open_batches, 'batch')} without an outcome yet" if open_batches else ""
     return f"run {report.manifest.run}: no {what}{more} among {report.outcomes:,} outcomes{left}"
 
 
@@ -113,7 +113,8 @@ def _parked(report: Report) -> Iterator[Text]:
     if report.parked is None:
         yield Text("batches that were given up: not known, Redis did not answer")
     elif report.parked:
-        yield Text(f"{len(report.parked):,} batches were given up and wait for a person; next: `producer resume {run}`")
+        given_up = counted(len(report.parked), "batch")
+        yield Text(f"{given_up} given up, to be looked at by a person; next: `producer resume {run}`")
         for batch, cause in sorted(report.parked.items())[:SHOWN_PARKED]:
             yield Text(f"  {printable(batch, 20)}: {printable(cause)}")
         if len(report.parked) > SHOWN_PARKED:

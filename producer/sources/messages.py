@@ -4,6 +4,8 @@ from typing import Any
 
 from producer.sources.rejects import RejectedRow
 
+_ROLES = frozenset({"user", "system", "assistant", "tool", "function", "developer", "latest_reminder", "root"})
+"""What SGLang 0.5.11 or 0.5.23 takes; any other is refused with 400. Source: entrypoints/openai/protocol.py."""
 _UNSUPPORTED_PARTS = frozenset({"image_url", "image", "input_image", "audio", "input_audio", "audio_url", "video_url", "file"})
 
 
@@ -33,6 +35,10 @@ def _check_message(place: int, message: object) -> bool:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RejectedRow("bad_message", f"{where} has no role")
+    if role.lower() not in _ROLES:
+        raise RejectedRow(
+            "bad_message", f"{where} has the role {role[:40]!r}, expected user, assistant, system, developer or tool"
+        )
     content = message.get("content")
     if content is None:
         if message.get("tool_calls"):

@@ -1,4 +1,7 @@
-"""Plain rows: `messages`, `input_ids`, `prompt` or `text`, with sampling values beside them; other fields are passed over."""
+"""Plain rows: `messages`, `input_ids`, `prompt` or `text`, with sampling values beside them; other fields are passed over.
+
+Which those are is told to the user: a misspelt `temprature` must not vanish without a word.
+"""
 
 from typing import Any
 
@@ -8,7 +11,10 @@ from producer.sources.content import Content
 from producer.sources.json_rows import JsonObject, raw_fields
 from producer.sources.messages import check_messages
 from producer.sources.rejects import RejectedRow
-from producer.sources.sampling import sampling_in
+from producer.sources.sampling import SAMPLING_FIELDS, sampling_in
+
+PROMPT_FIELDS = ("messages", "input_ids", "prompt", "text")
+READ_FIELDS = SAMPLING_FIELDS | {"id", "custom_id", "tools"}
 
 
 def plain_content(fields: JsonObject, body: bytes) -> Content:
@@ -34,6 +40,15 @@ def plain_content(fields: JsonObject, body: bytes) -> Content:
             raise RejectedRow("empty_prompt", f"{name} is empty")
         return Content("text", text=value, sampling=sampling)
     raise RejectedRow("no_prompt", f"it has {', '.join(sorted(fields))[:120] or 'no fields'}")
+
+
+def passed_over(fields: JsonObject) -> list[str]:
+    """Names of the fields of an accepted plain row that change nothing."""
+    others = fields.keys() - READ_FIELDS
+    others.discard(next(name for name in PROMPT_FIELDS if fields.get(name) is not None))
+    if "tools" in fields and not fields.get("messages"):
+        others.add("tools")
+    return [name for name in others if fields[name] is not None]
 
 
 def _tools_in(fields: JsonObject, raw: dict[str, msgspec.Raw]) -> msgspec.Raw | None:

@@ -7,10 +7,13 @@ import msgspec
 
 from producer.sources.rejects import RejectedRow
 from workers.contract.schema import Sampling
+from workers.contract.wording import mistake_of
 
 MAX_STOP_STRINGS = 64
 _ALIASES = {"max_completion_tokens": "max_tokens", "max_new_tokens": "max_tokens", "sampling_seed": "seed"}
 _NAMES = frozenset(Sampling.__struct_fields__) - {"thinking"} | frozenset(_ALIASES)
+SAMPLING_FIELDS = _NAMES | {"chat_template_kwargs"}
+"""Fields of a row that say how to generate."""
 
 _RANGES: dict[str, tuple[str, Any]] = {
     "max_tokens": ("at least 1, below 2^31", lambda value: 1 <= value < 1 << 31),
@@ -63,7 +66,8 @@ def sampling_in(fields: dict[str, Any]) -> Sampling | None:
     try:
         sampling = msgspec.convert(given, Sampling)
     except msgspec.ValidationError as error:
-        raise RejectedRow("wrong_type", str(error).replace("`", "").replace(" - at $.", ": ")) from error
+        mistake = mistake_of(error)
+        raise RejectedRow("wrong_type", mistake.sentence() if mistake else str(error)) from error
     problem = problem_with(sampling)
     if problem is not None:
         raise RejectedRow("bad_sampling", problem)

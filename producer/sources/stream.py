@@ -18,7 +18,10 @@ BYTES_AT_A_TIME = 8 << 20
 
 @dataclass
 class SourceStream:
-    """Reads sources once. The figures are final when the stream is exhausted (or the limit is reached)."""
+    """Reads sources once. The figures are final when the stream is exhausted (or the limit is reached).
+
+    `ignored` counts fields of plain rows that change nothing, by name.
+    """
 
     sources: tuple[str, ...]
     limit: int | None = None
@@ -27,6 +30,7 @@ class SourceStream:
     bytes_read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
+    ignored: Counter[str] = field(default_factory=Counter)
     model: ModelSeen = field(default_factory=ModelSeen)
 
     def __post_init__(self) -> None:
@@ -52,7 +56,7 @@ class SourceStream:
 
     def _unique(self, chunk: list[Line], seen: SeenIds) -> Iterator[Prompt | Reject]:
         row = self.rows
-        parsed = [parse_row(line, row + place, self.model) for place, line in enumerate(chunk)]
+        parsed = [parse_row(line, row + place, self.model, self.ignored) for place, line in enumerate(chunk)]
         known = iter(seen.add([item.id for item in parsed if isinstance(item, Prompt)]))
         for line, item in zip(chunk, parsed, strict=True):
             outcome = item

@@ -1,4 +1,4 @@
-"""`ops quickstart`: it touches nothing of the user's fleet, looks at the prompts first, and stops what it left up, only that."""
+"""`ops quickstart`: it touches nothing of the user's fleet, looks at prompts first, stops only what it left up."""
 
 import json
 import os

@@ -42,7 +42,7 @@ def s3(tmp_path: Path) -> Iterator[tuple[ChildProcess, S3Access]]:
         with server:
             yield server, access
     finally:
-        remove_sockets(server)
+        remove_sockets(server.argv)
 
 
 def test_redis_keeps_its_data_through_a_kill_and_a_start_on_the_same_port(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_sockets_that_an_s3_server_leaves_are_removed(tmp_path: Path, end: s
     with server:
         assert len(sockets()) >= 5
         getattr(server, end)()
-    remove_sockets(server)
+    remove_sockets(server.argv)
     assert sockets() == set()
 
 

@@ -6,7 +6,7 @@ Knows the classes, their sentences and the exit code of a command that ends with
 FleetError
 ├── Retryable       EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
 ├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
-├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · RowRejected (one row, `--strict`)
+├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · StoreEmpty · RowRejected (one row, `--strict`)
 ├── SettingsError   the process does not start
 └── RunIncomplete · StaleMessage
 ```
@@ -171,7 +171,9 @@ class ShardCorrupt(Permanent):
         self.key, self.found, self.expected = key, found, expected
 
     def __str__(self) -> str:
-        return f"{self.key}: found {self.found}, expected {self.expected}; restore the object, then `producer resume`"
+        outcome = "/completions/" in self.key
+        restore = "restore the object, or delete it to have its prompts generated again" if outcome else "restore the object"
+        return f"{self.key}: found {self.found}, expected {self.expected}; {restore}, then `producer resume`"
 
 
 class ContractMismatch(Permanent):
@@ -248,6 +250,17 @@ class RunUnknown(UsageError):
 
     def __str__(self) -> str:
         return f"no run {self.run} in {self.store_url}; `producer runs` lists those that are there"
+
+
+class StoreEmpty(UsageError):
+    """No manifest of that name, nor of any other."""
+
+    def __init__(self, run: str, store_url: str) -> None:
+        super().__init__(run, store_url)
+        self.run, self.store_url = run, store_url
+
+    def __str__(self) -> str:
+        return f"no run {self.run} in {self.store_url}, which holds no run at all; does FLEET_STORE name the right place?"
 
 
 class RunIncomplete(FleetError):

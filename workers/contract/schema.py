@@ -5,7 +5,7 @@ ignore fields that they do not know.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -224,6 +224,33 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
         return min(self.batch_size, self.prompts - number * self.batch_size)
 
 
+SIZE, DIGEST = "fleet-size", "fleet-digest"
+"""Metadata of a completions shard: its bytes, and the first 16 hex digits of their SHA-256. Older shards have none."""
+
+
+def check_size(key: str, size_bytes: int, metadata: Mapping[str, str]) -> None:
+    """Hold the size of a stored shard against what its worker wrote.
+
+    Raises:
+        ShardCorrupt: It differs.
+    """
+    expected = metadata.get(SIZE)
+    if expected is not None and expected != str(size_bytes):
+        raise ShardCorrupt(key, f"{size_bytes} bytes", f"the {expected} bytes that its worker wrote")
+
+
+def check_digest(key: str, body: bytes, metadata: Mapping[str, str]) -> None:
+    """Hold the bytes of a stored shard against what its worker wrote.
+
+    Raises:
+        ShardCorrupt: They differ.
+    """
+    check_size(key, len(body), metadata)
+    expected, found = metadata.get(DIGEST), shard_digest(body)
+    if expected not in {None, found}:
+        raise ShardCorrupt(key, f"digest {found}", f"digest {expected}")
+
+
 class ShardCounts(msgspec.Struct, frozen=True):
     """What a completions shard holds; travels as object metadata, so that counters are rebuilt without reading bodies."""
 
@@ -250,9 +277,10 @@ class ShardCounts(msgspec.Struct, frozen=True):
                 flags[flag] = flags.get(flag, 0) + 1
         return cls(**totals, reasons=reasons, flags=flags)
 
-    def to_metadata(self) -> dict[str, str]:
-        """As the one metadata entry of the object."""
-        return {"fleet-counts": msgspec.json.encode(self).decode()}
+    def to_metadata(self, body: bytes) -> dict[str, str]:
+        """As metadata of the object, with its size and digest: what was changed or cut later is found."""
+        counts = msgspec.json.encode(self).decode()
+        return {"fleet-counts": counts, SIZE: str(len(body)), DIGEST: shard_digest(body)}
 
     @classmethod
     def from_metadata(cls, key: str, metadata: dict[str, str]) -> "ShardCounts":

@@ -14,16 +14,14 @@ import msgspec
 from msgspec import Meta
 
 from workers.contract.errors import SettingsError
+from workers.contract.wording import mistake_of
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What producer, workers and aggregator must agree on."""
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process needs to know that reads the store only."""
 
-    broker: Annotated[
-        str, Meta(title="FLEET_BROKER", description="Redis, `redis://host:6379/0`; `rediss://` for TLS", pattern=r"^rediss?://")
-    ]
     store: Annotated[
         str,
         Meta(
@@ -32,18 +30,6 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
             pattern=r"^(s3://[^/]+|file:///)",
         ),
     ]
-    lease_s: Annotated[
-        float,
-        Meta(
-            title="FLEET_LEASE_S",
-            description="a batch runs elsewhere when its worker is silent for so long",
-            ge=1.0,
-            le=86_400.0,
-        ),
-    ] = 15.0
-    lease_renewal_s: Annotated[
-        float, Meta(title="FLEET_LEASE_RENEWAL_S", description="how often a worker renews its leases", ge=0.1)
-    ] = 3.0
     s3_storage_class: Annotated[
         str | None, Meta(title="FLEET_S3_STORAGE_CLASS", description="storage class of every object written to S3")
     ] = None
@@ -65,6 +51,26 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
         typing.Literal["debug", "info", "warning", "error"],
         Meta(title="FLEET_LOG_LEVEL", description="the least that is logged"),
     ] = "info"
+
+
+class FleetSettings(StoreSettings, frozen=True, kw_only=True):
+    """What producer, workers and aggregator must agree on."""
+
+    broker: Annotated[
+        str, Meta(title="FLEET_BROKER", description="Redis, `redis://host:6379/0`; `rediss://` for TLS", pattern=r"^rediss?://")
+    ]
+    lease_s: Annotated[
+        float,
+        Meta(
+            title="FLEET_LEASE_S",
+            description="a batch runs elsewhere when its worker is silent for so long",
+            ge=1.0,
+            le=86_400.0,
+        ),
+    ] = 15.0
+    lease_renewal_s: Annotated[
+        float, Meta(title="FLEET_LEASE_RENEWAL_S", description="how often a worker renews its leases", ge=0.1)
+    ] = 3.0
 
     def __post_init__(self) -> None:
         check_url("FLEET_BROKER", self.broker)
@@ -124,10 +130,15 @@ def read_settings(kind: type[S], environment: Mapping[str, str]) -> S:
         at_fault = next((row for row in rows if str(error).endswith(f"$.{row.field}`")), None)
         if at_fault is None:
             raise
-        expected = str(error).split(" - at ")[0].replace("`", "").removeprefix("Expected ")
-        raise SettingsError(
-            at_fault.name, without_password(given[at_fault.field]), f"{expected} ({at_fault.meaning})"
-        ) from error
+        expected = _expected(error, kind, at_fault)
+        raise SettingsError(at_fault.name, without_password(given[at_fault.field]), expected) from error
+
+
+def _expected(error: msgspec.ValidationError, kind: type[msgspec.Struct], row: SettingRow) -> str:
+    choices = typing.get_args(typing.get_type_hints(kind)[row.field])
+    mistake = mistake_of(error)
+    told = f"one of {', '.join(map(str, choices))}" if choices and mistake is None else mistake.expected if mistake else ""
+    return f"{told} ({row.meaning})" if told else row.meaning
 
 
 def check_url(name: str, url: str) -> None:

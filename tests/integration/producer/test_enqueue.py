@@ -125,6 +125,7 @@ def test_a_run_is_enqueued_whole_and_again_changes_nothing(place: Place) -> None
         "accepted": 150,
         "rejected": 2,
         "reasons": {"broken_json": 1, "duplicate_id": 1},
+        "ignored_fields": {},
         "batches": 3,
         "prompts": 150,
         "pushed": 3,
@@ -424,4 +425,4 @@ def test_sampling_from_a_file_is_overridden_by_options(local: Place) -> None:
     path.write_text("heat = 1")
     done = local.enqueue(local.source(3), "--sampling", str(path))
     assert done.returncode == 2
-    assert "unknown field heat" in done.stderr
+    assert "heat: expected one of max_tokens, " in done.stderr

@@ -81,15 +81,18 @@ class StoredRun:
     def answer(self, number: int) -> None:
         """Write the output shard of a batch as a worker does."""
         rows = self.outcomes(number)
-        assert self.store.put_new(self.output_key(number), encode_shard(rows), ShardCounts.of(rows).to_metadata())
+        body = encode_shard(rows)
+        assert self.store.put_new(self.output_key(number), body, ShardCounts.of(rows).to_metadata(body))
 
     def rewrite(self, number: int, rows: Sequence[Completion], told: ShardCounts | None = None) -> None:
         """Replace the output shard of a batch."""
-        self.store.put(self.output_key(number), encode_shard(rows), (told or ShardCounts.of(rows)).to_metadata())
+        body = encode_shard(rows)
+        self.store.put(self.output_key(number), body, (told or ShardCounts.of(rows)).to_metadata(body))
 
     def rewrite_raw(self, number: int, body: bytes) -> None:
         """Replace the body of an output shard; the metadata stay."""
-        self.store.put(self.output_key(number), body, ShardCounts.of(self.outcomes(number)).to_metadata())
+        rows = self.outcomes(number)
+        self.store.put(self.output_key(number), body, ShardCounts.of(rows).to_metadata(encode_shard(rows)))
 
 
 def write_run(

@@ -8,7 +8,7 @@ from producer.audit import audit
 from tests.integration.producer_read.conftest import Ran, Run
 from tests.integration.producer_read.stored_run import StoredRun, write_run
 from workers.contract import layout
-from workers.contract.schema import ShardCounts, encode_shard
+from workers.contract.schema import Answer, ShardCounts, encode_shard
 from workers.object_store import ObjectStore
 
 pytestmark = pytest.mark.integration
@@ -103,6 +103,24 @@ def test_half_a_shard_is_corrupt(stored: StoredRun, run_command: Run) -> None:
     assert "00000003.jsonl.zst: found" in ran.json["problems"][0]
 
 
+def test_a_changed_answer_is_corrupt_though_its_shard_can_be_read(stored: StoredRun, run_command: Run) -> None:
+    first, *rest = stored.outcomes(3)
+    changed = msgspec.structs.replace(first, answer=Answer(content="another answer"))
+    stored.rewrite_raw(3, encode_shard([changed, *rest]))
+    ran = audited(run_command)
+    assert counts(ran) == {"corrupt": 4}
+    assert "restore the object, or delete it to have its prompts generated again" in ran.json["problems"][0]
+
+
+def test_a_run_that_only_lacks_outcomes_is_called_incomplete(stored: StoredRun, run_command: Run) -> None:
+    stored.store.delete(stored.output_key(3))
+    text = run_command(audit, "r")
+    assert text.code == 1
+    assert text.out.startswith("run r is not complete: 4 prompts without an outcome, nothing else is wrong\n")
+    stored.rewrite_raw(2, b"?")
+    assert run_command(audit, "r").out.startswith("run r is not clean\n")
+
+
 def test_a_lost_input_shard_is_named(stored: StoredRun, run_command: Run) -> None:
     stored.store.delete(stored.input_key(4))
     ran = audited(run_command)
@@ -165,11 +183,20 @@ def test_ids_cannot_steer_the_terminal(store: ObjectStore, run_command: Run) -> 
     assert "\x1b" not in text
 
 
-def test_an_unknown_run_is_named(store: ObjectStore, run_command: Run) -> None:
+def test_an_unknown_run_is_named(stored: StoredRun, run_command: Run) -> None:
     ran = run_command(audit, "nobody")
     assert ran.code == 2
-    assert ran.err == f"no run nobody in {store.url}; `producer runs` lists those that are there"
+    assert ran.err == f"no run nobody in {stored.store.url}; `producer runs` lists those that are there"
     assert run_command(audit, "../r").code == 2
+
+
+def test_a_store_without_any_run_is_perhaps_the_wrong_one(
+    store: ObjectStore, run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLEET_BROKER")  # nothing here asks Redis
+    ran = run_command(audit, "r")
+    assert ran.code == 2
+    assert ran.err == f"no run r in {store.url}, which holds no run at all; does FLEET_STORE name the right place?"
 
 
 def test_repair_sets_the_counters_to_what_the_store_says(stored: StoredRun, run_command: Run, client: "redis.Redis") -> None:

@@ -220,7 +220,7 @@ def test_an_incomplete_run_is_refused_before_anything_is_written(store: ObjectSt
     )
     ran = run_command(collect, "r", "-o", str(out), "--partial")
     assert (ran.code, len(rows_of(out.read_bytes()))) == (0, 12)
-    assert "8 prompts have no outcome yet" in ran.err
+    assert "8 prompts without an outcome yet" in ran.err
 
 
 def test_a_corrupt_shard_leaves_no_file(stored: StoredRun, run_command: Run, out: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_shard_that_cannot_be_read_is_told(stored: StoredRun, run_command: Run
     told = run_command(failures, "r", "--json").json
     assert (told["shards"]["unreadable"], told["outcomes"], told["failed"]) == (1, 16, 1)
     assert stored.output_key(1) in told["problems"][0]
-    assert "1 shards cannot be read and are not counted; next: `producer audit r`" in run_command(failures, "r").out
+    assert "1 shard that cannot be read left out; next: `producer audit r`" in run_command(failures, "r").out
 
 
 def test_flags_and_a_reason(stored: StoredRun, run_command: Run) -> None:
@@ -174,12 +174,12 @@ def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:
 def test_no_failures_is_said(store: ObjectStore, run_command: Run) -> None:
     write_run(store, rows=12, batch_size=6, answered=1)
     ran = run_command(failures, "r")
-    assert (ran.code, ran.out) == (0, "run r: no failures among 6 outcomes; 1 batches have no outcome yet\n")
+    assert (ran.code, ran.out) == (0, "run r: no failures among 6 outcomes; 1 batch without an outcome yet\n")
 
 
-def test_an_unknown_run_is_named(store: ObjectStore, run_command: Run) -> None:
+def test_an_unknown_run_is_named(stored: StoredRun, run_command: Run) -> None:
     ran = run_command(failures, "nobody")
-    assert (ran.code, ran.err) == (2, f"no run nobody in {store.url}; `producer runs` lists those that are there")
+    assert (ran.code, ran.err) == (2, f"no run nobody in {stored.store.url}; `producer runs` lists those that are there")
 
 
 def test_parked_batches_are_listed(stored: StoredRun, run_command: Run, client: "redis.Redis") -> None:
@@ -187,7 +187,7 @@ def test_parked_batches_are_listed(stored: StoredRun, run_command: Run, client: 
     parked = run_command(failures, "r", "--json").json["parked"]
     assert parked["batches"] == [{"batch": "00000003", "cause": "found nothing\x1b[2J"}]
     text = run_command(failures, "r").out
-    assert "1 batches were given up and wait for a person; next: `producer resume r`\n  00000003: found nothing\\x1b[2J" in text
+    assert "1 batch given up, to be looked at by a person; next: `producer resume r`\n  00000003: found nothing\\x1b[2J" in text
     assert "\x1b" not in text
 
 

@@ -63,7 +63,8 @@ def good(index: int, prompt: Prompt) -> Completion:
 def answer_repair(store: ObjectStore, run: str, rows: list[Completion]) -> None:
     """Write the only output shard of a repair as a worker does."""
     key = layout.completions_shard(run, layout.batch_label(0))
-    assert store.put_new(key, encode_shard(rows), ShardCounts.of(rows).to_metadata())
+    body = encode_shard(rows)
+    assert store.put_new(key, body, ShardCounts.of(rows).to_metadata(body))
 
 
 def figures(run_command: Run) -> tuple[Any, Any]:
@@ -133,7 +134,7 @@ def test_a_second_repair_takes_only_what_still_fails_and_nothing_twice(
     answer_repair(store, "r~r01", [good(0, first), outcome(1, second)])
     told = run_command(requeue, "r", "--set", "max_tokens=4096", "--set", "temperature=0.5")
     assert told.out == (
-        "run r: 1 prompts are generated again (empty 1), in 1 batches as repair r~r02; `producer status r` follows them\n"
+        "run r: 1 prompt to be generated again (empty 1), in 1 batch as repair r~r02; `producer status r` follows them\n"
     )
     assert [prompt.id for prompt in prompts_of(store, "r~r02")] == ["p13"]
     first_repair, second_repair = find_repairs(store, stored.manifest)
@@ -184,7 +185,7 @@ def test_a_requeue_that_was_killed_before_it_pushed_is_finished_by_the_next(
     for key in (*client.scan_iter("fleet.batches*"), *client.scan_iter("fleet:{r~r01}*")):
         client.delete(key)
     told = run_command(requeue, "r")
-    assert told.out == ("run r: no prompt failed that is not under way already; 1 batches of an earlier requeue were pushed\n")
+    assert told.out == ("run r: no prompt failed that is not under way already; 1 batch of an earlier requeue pushed\n")
     assert figures(run_command)[0]["pending"] == 2
 
 

@@ -102,7 +102,7 @@ def test_a_second_resume_pushes_nothing(half: StoredRun, run_command: Run, clien
     text = run_command(resume, "r").out
     assert text == (
         "run r (it was running): 11 completed, 1 failed, 8 pending; 3 of 5 batches done, status running\n"
-        "  0 batches pushed, 2 waited in the queue already, 0 are being worked on\n"
+        "  0 batches pushed, 2 in the queue already, 0 being worked on\n"
     )
 
 
@@ -259,6 +259,18 @@ def test_a_shard_that_tells_nothing_is_parked_and_named(half: StoredRun, run_com
     assert (ran.json["corrupt"], list(ran.json["problems"])) == (1, ["00000000"])
     assert (ran.json["pushed"], client.getbit(KEYS.pushed, 0)) == (2, 0)
     assert client.hexists(KEYS.parked, "00000000")
+
+
+def test_an_output_shard_of_another_length_is_parked_and_its_prompts_run_again_once_it_is_deleted(
+    half: StoredRun, run_command: Run, client: "redis.Redis"
+) -> None:
+    half.rewrite_raw(0, (half.store.get(half.output_key(0)) or b"") + b"\n")
+    ran = resumed(run_command, code=1)
+    assert (ran.json["corrupt"], ran.json["already_done"], ran.json["pushed"]) == (1, 2, 2)
+    assert "bytes that its worker wrote; restore the object, or delete it" in ran.json["problems"]["00000000"]
+    half.store.delete(half.output_key(0))
+    assert resumed(run_command).json["pushed"] == 1
+    assert client.hgetall(KEYS.parked) == {}
 
 
 def test_bad_input_shards_are_named_and_the_others_pushed(half: StoredRun, run_command: Run, client: "redis.Redis") -> None:

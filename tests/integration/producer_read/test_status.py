@@ -89,9 +89,9 @@ def test_status_for_people(client: "redis.Redis", run_command: Run) -> None:
     assert "run r: running, model m\\x1b[31m" in text
     assert "1,000 = 120 completed + 6 failed + 874 pending (20 in flight); 3 rows rejected" in text
     assert "1 of 16 shards, 5.0 MB" in text
-    assert "parked    1 batches wait for a person; then `producer resume r`" in text
+    assert "parked    1 batch waiting for a person; then `producer resume r`" in text
     assert "failures  empty 6" in text
-    assert "gpu0@h: running, 20 in flight, 100 completed, 6 failed" in text
+    assert "gpu0@h: running, 20 of 20 slots busy; of this run 100 completed, 6 failed" in text
     assert "\x1b" not in text
 
 
@@ -134,7 +134,7 @@ def test_a_complete_run_has_nothing_left(client: "redis.Redis", run_command: Run
 def test_after_flushall_status_names_resume(store: ObjectStore, run_command: Run) -> None:
     write_run(store)
     ran = run_command(status, "r")
-    assert ran.code == 0
+    assert ran.code == 1
     assert ran.out == (
         "Redis does not know run r, but it is in the store: `producer resume r` rebuilds its counters and queue, "
         "`producer audit r` tells its outcomes without Redis\n"
@@ -210,9 +210,76 @@ def test_a_watch_without_a_terminal_prints_what_changed_until_the_end(
 
     monkeypatch.setattr("producer.status.time.sleep", sleep)
     told = run_command(status, "r", "--watch").out
-    assert [line for line in told.splitlines() if line.startswith("run r")] == [
-        f"run r: {one}, model m\\x1b[31m" for one in ("running", "paused", "complete")
-    ]
+    first, second, *last = told.splitlines()
+    assert first[9:].startswith("r: running, 126 of 1,000 prompts, 6 failed; 2.")
+    assert first.endswith("; old@h gone")
+    assert second[9:].startswith("r: paused, 126 of 1,000 prompts, 6 failed; ")
+    assert last[0] == "run r: complete, model m\\x1b[31m"
+    assert last[-1] == "next: `producer failures r`, `producer audit r`, `producer collect r -o completions.jsonl`"
+
+
+def test_a_watch_without_a_terminal_outlives_redis_and_prints_progress_now_and_then(
+    client: "redis.Redis", run_command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way(client)
+    looks: list[int] = []
+    clock = [0.0]
+
+    def sleep(_: float) -> None:
+        looks.append(1)
+        clock[0] += 3
+        client.hincrby(KEYS.counts, "completed", 1)
+        if len(looks) == 8:
+            client.hset(KEYS.state, "status", "complete")
+
+    read = read_run
+
+    def reading(asked: "redis.Redis", run: str) -> object:
+        if len(looks) == 6:
+            raise redis.ConnectionError("refused")
+        return read(asked, run)
+
+    monkeypatch.setattr("producer.status.time.sleep", sleep)
+    monkeypatch.setattr("producer.status.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("producer.status.read_run", reading)
+    told = run_command(status, "r", "--watch").out.splitlines()
+    lines = [line for line in told if line[2:3] == ":"]
+    assert (
+        [line[9:].split(";")[0] for line in lines]
+        == [
+            "r: running, 126 of 1,000 prompts, 6 failed",
+            "r: running, 130 of 1,000 prompts, 6 failed",  # ten seconds later
+            lines[2][9:].split(";")[0],
+            "r: running, 133 of 1,000 prompts, 6 failed",  # the first look after
+        ]
+    )
+    assert lines[2].endswith("is Redis up, and does FLEET_BROKER name it?; trying again")
+
+
+def test_a_worker_that_is_not_heard_of_is_silent_before_its_key_ends(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    client.hset(names.worker_key("gpu0@h"), "beat_s", 3)
+    client.pexpire(names.worker_key("gpu0@h"), round((names.WORKER_TTL_S - 8.5) * 1000))
+    (known, _) = run_command(status, "r", "--json").json["workers"]
+    assert (known["state"], known["seen_s_ago"]) == ("running", pytest.approx(8.5, abs=0.4))
+    client.pexpire(names.worker_key("gpu0@h"), round((names.WORKER_TTL_S - 9.6) * 1000))
+    assert run_command(status, "r", "--json").json["workers"][0]["state"] == "silent"
+    text = run_command(status, "r").out
+    assert "gpu0@h: silent, last heard of 10 s ago; of this run 100 completed, 6 failed" in text
+    assert "worker    none is up; beside each engine: `ENGINE_URL=http://… celery -A workers worker -n gpu0@%h`" in text
+
+
+def test_a_run_whose_last_batches_are_parked_stands_and_a_watch_of_it_ends(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    client.hset(KEYS.counts, "batches", 14)
+    client.hset(KEYS.parked, mapping={"00000003": "cause"})
+    assert run_command(status, "r", "--json").json["stands"] is False
+    client.hset(KEYS.parked, mapping={"00000004": "cause"})
+    assert run_command(status, "r", "--json").json["stands"] is True
+    told = run_command(status, "r", "--watch").out
+    assert told.startswith("run r: running, and stands, model")
+    assert "parked    2 batches waiting for a person, all that is left; then `producer resume r`" in told
+    assert "none is up" not in told
 
 
 def test_the_screen_shows_every_worker(client: "redis.Redis") -> None:

@@ -23,6 +23,7 @@ from workers.contract.schema import (
     Sampling,
     ShardCounts,
     Usage,
+    check_digest,
     decode_completions,
     decode_manifest,
     decode_message,
@@ -135,9 +136,19 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 def test_counts_of_a_shard_survive_as_metadata() -> None:
     counts = ShardCounts.of(COMPLETIONS)
     assert counts == ShardCounts(1, 1, 5, 7, {"empty": 1}, {"truncated": 1})
-    assert ShardCounts.from_metadata("k", counts.to_metadata()) == counts
+    assert ShardCounts.from_metadata("k", counts.to_metadata(b"shard")) == counts
     with pytest.raises(ShardCorrupt, match="no fleet-counts"):
         ShardCounts.from_metadata("k", {})
+
+
+def test_a_shard_that_was_changed_or_cut_differs_from_its_metadata() -> None:
+    metadata = ShardCounts.of(COMPLETIONS).to_metadata(b"shard")
+    check_digest("k", b"shard", metadata)
+    check_digest("k", b"anything", {})  # written before there was a digest
+    with pytest.raises(ShardCorrupt, match="k: found 6 bytes, expected the 5 bytes that its worker wrote"):
+        check_digest("k", b"shard!", metadata)
+    with pytest.raises(ShardCorrupt, match=r"k: found digest [0-9a-f]{16}, expected digest [0-9a-f]{16}"):
+        check_digest("k", b"shart", metadata)
 
 
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, FleetError)]
@@ -216,15 +227,16 @@ ENVIRONMENT = {"FLEET_BROKER": "redis://h:6379/0", "FLEET_STORE": "s3://bucket/p
     ("changes", "sentence"),
     [
         ({"FLEET_BROKER": ""}, "FLEET_BROKER is not set, expected Redis"),
-        ({"FLEET_BROKER": "amqp://h"}, "FLEET_BROKER is 'amqp://h', expected str matching regex '^rediss?://'"),
+        ({"FLEET_BROKER": "amqp://h"}, "FLEET_BROKER is 'amqp://h', expected Redis, `redis://host:6379/0`"),
         ({"FLEET_BROKER": "http://user:secret@h"}, "FLEET_BROKER is 'http://***@h'"),
-        ({"FLEET_STORE": "/tmp/x"}, "FLEET_STORE is '/tmp/x', expected str matching"),
-        ({"FLEET_LEASE_S": "soon"}, "FLEET_LEASE_S is 'soon', expected float, got str"),
-        ({"FLEET_LEASE_S": "0"}, "FLEET_LEASE_S is '0', expected float >= 1"),
+        ({"FLEET_STORE": "/tmp/x"}, "FLEET_STORE is '/tmp/x', expected `s3://bucket/prefix`, or `file:///dir`"),
+        ({"FLEET_LEASE_S": "soon"}, "FLEET_LEASE_S is 'soon', expected a number (a batch runs elsewhere"),
+        ({"FLEET_LEASE_S": "0"}, "FLEET_LEASE_S is '0', expected a number of at least 1 (a batch"),
         ({"FLEET_LEASE_S": "5"}, "FLEET_LEASE_RENEWAL_S is 3.0, expected at most a third of FLEET_LEASE_S=5.0"),
-        ({"FLEET_LOG": "xml"}, "FLEET_LOG is 'xml'"),
-        ({"FLEET_LOG_LEVEL": "INFO"}, "FLEET_LOG_LEVEL is 'INFO'"),
-        ({"FLEET_LEASE_S": "inf"}, "FLEET_LEASE_S is 'inf', expected float <= 86400"),
+        ({"FLEET_LOG": "xml"}, "FLEET_LOG is 'xml', expected one of json, console (`json`, or"),
+        ({"FLEET_LOG_LEVEL": "INFO"}, "FLEET_LOG_LEVEL is 'INFO', expected one of debug, info, warning, error (the least"),
+        ({"FLEET_S3_OLD_CHECKSUMS": "perhaps"}, "FLEET_S3_OLD_CHECKSUMS is 'perhaps', expected true or false (`true` for"),
+        ({"FLEET_LEASE_S": "inf"}, "FLEET_LEASE_S is 'inf', expected a number of at most 86400 (a batch"),
         ({"FLEET_BROKER": "redis://h:port/0"}, "FLEET_BROKER is 'redis://h:port/0', expected scheme://host:port"),
         ({"FLEET_BROKER": "redis://[::1/0"}, "FLEET_BROKER is 'redis://[::1/0', expected scheme://host:port"),
     ],
@@ -240,14 +252,17 @@ def test_a_wrong_setting_names_itself_what_was_found_and_what_was_expected(chang
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"ENGINE_URL": "127.0.0.1:30000"}, "ENGINE_URL is '127.0.0.1:30000', expected str matching"),
+        (
+            {"ENGINE_URL": "127.0.0.1:30000"},
+            "ENGINE_URL is '127.0.0.1:30000', expected the SGLang server of",
+        ),
         ({"ENGINE_URL": "http://127.0.0.1:port"}, "ENGINE_URL is 'http://127.0.0.1:port', expected scheme://host:port"),
         ({"ENGINE_URL": "http://[::1"}, "ENGINE_URL is 'http://[::1', expected scheme://host:port"),
         ({"ENGINE_URL": "http://"}, "ENGINE_URL is 'http://', expected"),
         ({"ENGINE_API_KEY": "ké"}, "ENGINE_API_KEY is '…', expected printable ASCII characters"),
         ({"ENGINE_API_KEY": "a\nb"}, "ENGINE_API_KEY is '…', expected printable ASCII characters"),
-        ({"FLEET_SLOTS": "many"}, "FLEET_SLOTS is 'many', expected str matching"),
-        ({"FLEET_MAX_TRIES": "0"}, "FLEET_MAX_TRIES is '0', expected int >= 1"),
+        ({"FLEET_SLOTS": "many"}, "FLEET_SLOTS is 'many', expected requests in flight: a number, or `auto`"),
+        ({"FLEET_MAX_TRIES": "0"}, "FLEET_MAX_TRIES is '0', expected a whole number of at least 1 (tries"),
     ],
 )
 def test_a_wrong_setting_of_a_worker_names_itself(changes: dict[str, str], sentence: str) -> None:

@@ -1,6 +1,7 @@
 """Rows of every shape become prompts; everything that can be wrong with a row is a reject with its reason and detail."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from producer.sources.lines import Line
 from producer.sources.openai_batch import _NEUTRAL, ModelSeen
 from producer.sources.rejects import REJECT_REASONS, Reject
-from producer.sources.rows import parse_row
+from producer.sources.rows import MAX_NAMES, parse_row
 from workers.contract.schema import Prompt, Sampling, decode_prompts, encode_shard
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -17,7 +18,7 @@ CHAT = [{"role": "user", "content": "hi"}]
 
 def parsed(row: object, model: ModelSeen | None = None) -> Prompt | Reject:
     body = row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode()
-    return parse_row(Line("f.jsonl", 7, body), 3, model or ModelSeen())
+    return parse_row(Line("f.jsonl", 7, body), 3, model or ModelSeen(), Counter())
 
 
 def accepted(row: object) -> Prompt:
@@ -143,7 +144,7 @@ REJECTED = [
     ({"input_ids": "1 2"}, "wrong_type", "input_ids is a str"),
     ({"input_ids": [1, -2]}, "wrong_type", "input_ids[1] is no token id"),
     ({"input_ids": [True]}, "wrong_type", "input_ids[0] is no token id"),
-    ({"text": "t", "temperature": "hot"}, "wrong_type", "Expected float"),
+    ({"text": "t", "temperature": "hot"}, "wrong_type", "temperature: expected a number, found text"),
     ({"text": "t", "max_tokens": True}, "wrong_type", "max_tokens is True"),
     ({"messages": CHAT, "tools": "f"}, "wrong_type", "tools is not a list"),
     (batch({"messages": CHAT, "model": 5}), "wrong_type", "model is a int"),
@@ -157,6 +158,7 @@ REJECTED = [
     ({"messages": [{"role": ["user"], "content": "hi"}]}, "bad_message", "message 0 has no role"),
     ({"messages": ["hi"]}, "bad_message", "message 0 is a str"),
     ({"messages": [{"content": "hi"}]}, "bad_message", "message 0 has no role"),
+    ({"messages": [{"role": "wizard", "content": "hi"}]}, "bad_message", "message 0 has the role 'wizard', expected user,"),
     ({"messages": [{"role": "user"}]}, "bad_message", "message 0 (user) has no content"),
     ({"messages": [{"role": "user", "content": 5}]}, "bad_message", "content of type int"),
     ({"messages": [*CHAT, {"role": "assistant", "content": "a"}]}, "bad_message", "nothing to answer"),
@@ -180,7 +182,7 @@ REJECTED = [
     (
         {"messages": CHAT, "chat_template_kwargs": {"enable_thinking": "no"}},
         "wrong_type",
-        "Expected bool | null, got str: thinking",
+        "thinking: expected true or false, found text",
     ),
     ({"text": "t", "temperature": -1}, "bad_sampling", "temperature is -1.0, expected 0 or more, and finite"),
     ({"text": "t", "seed": 1 << 63}, "bad_sampling", "seed is 9223372036854775808, expected an integer of 64 bits"),
@@ -219,7 +221,7 @@ def test_another_model_than_the_first_is_rejected() -> None:
 
 
 def test_a_line_that_is_too_long_is_rejected_without_its_body() -> None:
-    found = parse_row(Line("f", 1, b"", too_long=True), 0, ModelSeen())
+    found = parse_row(Line("f", 1, b"", too_long=True), 0, ModelSeen(), Counter())
     assert isinstance(found, Reject)
     assert (found.reason, found.detail) == ("too_large", "more than 16 MiB")
 
@@ -234,3 +236,24 @@ def test_an_excerpt_shows_no_control_characters() -> None:
     assert isinstance(found, Reject)
     assert found.excerpt.isprintable()
     assert len(parsed(b"x" * 10_000).excerpt) <= 160  # type: ignore[union-attr]
+
+
+def test_fields_that_change_nothing_are_counted_by_name() -> None:
+    ignored: Counter[str] = Counter()
+    rows = [
+        {"id": 1, "prompt": "a", "temprature": 0.5, "temperature": 1, "source": None},
+        {"id": 2, "messages": CHAT, "prompt": "a", "tools": [], "n": 3, "temprature": 0},
+        {"id": 3, "text": "t", "tools": [{"type": "function"}]},
+        {"id": 4, "foo": 1},  # rejected: counted as a reject only
+        batch({"messages": CHAT, "user": "u"}, more=1),
+    ]
+    for row in rows:
+        parse_row(Line("f.jsonl", 1, json.dumps(row).encode()), 0, ModelSeen(), ignored)
+    assert ignored == {"temprature": 2, "prompt": 1, "n": 1, "tools": 1}
+
+
+def test_names_of_fields_fill_no_memory() -> None:
+    ignored: Counter[str] = Counter()
+    for number in range(MAX_NAMES + 10):
+        parse_row(Line("f", 1, json.dumps({"text": "t", f"f{number}": 1}).encode()), number, ModelSeen(), ignored)
+    assert len(ignored) == MAX_NAMES
