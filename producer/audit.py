@@ -120,7 +120,7 @@ def _verdict(run: str, findings: Findings) -> str:
     )
 
 
-@click.command(epilog="Example: producer audit dflash-7 --json")
+@click.command(epilog="Example: producer audit my-run --json")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--repair", is_flag=True, help="Also compute the counters in Redis anew from the store.")

@@ -26,7 +26,7 @@ def producer() -> None:
 
     FLEET_BROKER and FLEET_STORE say where the fleet is.
 
-    Example: producer enqueue prompts.jsonl --run my-run --max-tokens 2048
+    Example: producer enqueue prompts.jsonl --run my-run --max-tokens 4096 --temperature 0.7
     """
 
 

@@ -19,7 +19,7 @@ from producer.sources.rejects import Reject
 from producer.sources.sampling import SAMPLING_FIELDS, problem_with
 from producer.sources.stream import SourceStream
 from producer.upload import REJECTS_SHOWN
-from workers.broker import connect
+from workers.broker import connect_patiently
 from workers.contract import layout, names
 from workers.contract.errors import RowRejected, SourceUnreadable
 from workers.contract.request import request_of
@@ -119,7 +119,7 @@ def enqueue(
         return
     settings = settings_of_command()
     with watching() as watcher:
-        done = enqueue_run(order, open_store(settings), connect(settings), settings, watcher)
+        done = enqueue_run(order, open_store(settings), connect_patiently(settings), settings, watcher)
     if as_json:
         print_json(done.as_document())
     else:

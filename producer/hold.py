@@ -116,7 +116,7 @@ def _hold(run: str, wanted: Hold, as_json: bool, sentence: str) -> None:
         click.echo(f"run {run} is {wanted} (it was {before}): {sentence}; `producer resume {run}` lets it run again")
 
 
-@click.command(epilog="Example: producer pause dflash-7")
+@click.command(epilog="Example: producer pause my-run")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def pause(run: str, as_json: bool) -> None:
@@ -124,7 +124,7 @@ def pause(run: str, as_json: bool) -> None:
     _hold(run, "paused", as_json, "workers end the batches that they have begun, and begin no other")
 
 
-@click.command(epilog="Example: producer cancel dflash-7")
+@click.command(epilog="Example: producer cancel my-run")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def cancel(run: str, as_json: bool) -> None:

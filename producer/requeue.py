@@ -25,7 +25,7 @@ from producer.repairs import Outcome, find_repairs
 from producer.run_lock import run_lock
 from producer.sources.sampling import problem_with
 from producer.upload import write_shards
-from workers.broker import broker_errors, connect
+from workers.broker import broker_errors, connect_patiently
 from workers.celery import make_app
 from workers.contract import layout, names
 from workers.contract.errors import UsageError
@@ -226,7 +226,7 @@ def overrides_of(given: Iterable[str]) -> Sampling:
     return msgspec.convert(values, Sampling, strict=False)
 
 
-@click.command(epilog="Example: producer requeue dflash-7 --reason truncated_thinking --set max_tokens=8192")
+@click.command(epilog="Example: producer requeue my-run --reason truncated_thinking --set max_tokens=8192")
 @click.argument("run")
 @click.option("--reason", "reasons", multiple=True, type=click.Choice(REASONS), help="Only these; may be given several times.")
 @click.option(
@@ -246,7 +246,7 @@ def requeue(run: str, reasons: tuple[str, ...], given: tuple[str, ...], dry_run:
             pass
         done = Requeued(run, None, choice.taken, 0)
     else:
-        done = requeue_run(store, connect(settings), settings, manifest, choice, overrides)
+        done = requeue_run(store, connect_patiently(settings), settings, manifest, choice, overrides)
     if as_json:
         print_json(done.as_document() | {"dry_run": dry_run})
     else:

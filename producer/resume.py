@@ -20,7 +20,7 @@ from producer.rebuild import Rebuilt, rebuild
 from producer.repairs import find_repairs, last_number
 from producer.run_lock import run_lock
 from producer.shards import check_input
-from workers.broker import broker_errors, connect
+from workers.broker import broker_errors, connect_patiently
 from workers.celery import make_app
 from workers.contract import errors, layout
 from workers.contract.errors import BrokerUnavailable, ShardCorrupt
@@ -170,7 +170,7 @@ def _park(client: "redis.Redis", manifest: Manifest, bad: dict[str, str]) -> Non
     pipeline.execute()
 
 
-@click.command(epilog="Example: producer resume dflash-7")
+@click.command(epilog="Example: producer resume my-run")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--trust-inputs", is_flag=True, help="Do not read the input shards before their batches are pushed.")
@@ -185,7 +185,7 @@ def resume(run: str, as_json: bool, trust_inputs: bool, anew: bool) -> None:
     settings = settings_of_command()
     store = open_store(settings)
     manifest = read_manifest(store, run)
-    done = resume_all(store, connect(settings), settings, manifest, check_inputs=not trust_inputs, anew=anew)
+    done = resume_all(store, connect_patiently(settings), settings, manifest, check_inputs=not trust_inputs, anew=anew)
     if as_json:
         first, *others = (as_document(one) for one in done)
         print_json(first | ({"repairs": others} if others else {}))

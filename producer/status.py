@@ -43,7 +43,7 @@ def look(settings: FleetSettings, client: "redis.Redis", run: str) -> RunState |
     return state or read_manifest(open_store(settings), run)
 
 
-@click.command(epilog="Example: producer status dflash-7 --watch")
+@click.command(epilog="Example: producer status my-run --watch")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until the run has ended.")

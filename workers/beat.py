@@ -48,6 +48,8 @@ class Heart:
         self._engine_grace_s = engine_grace_s
         self._sweep = Sweep(client, worker)
         self._started_at = time.time()
+        self._told = False
+        self._namesake = ""
         self.failing = False
 
     async def beat(self) -> None:
@@ -108,6 +110,9 @@ class Heart:
             return "sick"
         return "waiting" if self._shards.cause else "running"
 
+    def _confused(self) -> str:
+        return f"another worker has this name: {self._namesake}; give each its own with -n" if self._namesake else ""
+
     async def _tell(self) -> None:
         slots, info = self._bench.slots, self._deliveries.engine_info
         told: dict[Any, Any] = {
@@ -122,7 +127,7 @@ class Heart:
             "engine_url": self._bench.engine.url,
             "engine_version": info.version if info else "",
             "model": info.model if info else "",
-            "cause": self._bench.health.cause or self._shards.cause or self._deliveries.refuses,
+            "cause": self._bench.health.cause or self._shards.cause or self._deliveries.refuses or self._confused(),
             "unwritten": self._shards.unwritten,
             "beat_s": self._renewal_s,
             "started_at": self._started_at,
@@ -132,6 +137,15 @@ class Heart:
         }
         key = names.worker_key(self._worker)
         pipeline = self._redis.pipeline(transaction=True)
+        pipeline.hmget(key, "started_at", "host", "pid")
         pipeline.hset(key, mapping=told)
         pipeline.expire(key, round(names.WORKER_TTL_S))
-        await pipeline.execute()
+        before, *_ = await pipeline.execute()
+        self._look_for_namesake(*((value or b"").decode() for value in before))
+
+    def _look_for_namesake(self, started_at: str, host: str, pid: str) -> None:
+        """Who wrote under this worker's name since its last beat, if another one did."""
+        other = f"{host}, process {pid}" if self._told and started_at not in {"", str(self._started_at)} else ""
+        if other and not self._namesake:
+            log.warning("worker.namesake", worker=self._worker, other=other, next="give each worker a name of its own with -n")
+        self._told, self._namesake = True, other

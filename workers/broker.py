@@ -29,19 +29,40 @@ _SOCKET: dict[str, Any] = {
     "health_check_interval": 15,
 }
 DENIED = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
-_RETRIED = (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError)
+_DROPPED = (redis.ConnectionError, redis.BusyLoadingError)
+_RETRIES = 8
 
 
 def connect(settings: FleetSettings) -> "redis.Redis":
-    """A client for commands; a dropped connection is made again for about ten seconds before it is an error."""
-    retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=2.0), retries=8)
-    return redis.Redis.from_url(settings.broker, retry=retry, retry_on_error=list(_RETRIED), **_SOCKET)
+    """A client for commands; a dropped connection is made again for about ten seconds before it is an error.
+
+    A Redis that takes connections and does not answer is an error after ten seconds, too.
+    """
+    retry = Retry(_backoff(), retries=_RETRIES, supported_errors=_DROPPED)
+    return redis.Redis.from_url(settings.broker, retry=retry, **_SOCKET)
+
+
+def connect_patiently(settings: FleetSettings) -> "redis.Redis":
+    """A client for a command that works for hours: it waits a minute and more for a Redis that stands still.
+
+    Raises:
+        BrokerUnavailable, BrokerDenied: It does not answer now.
+    """
+    with broker_errors(settings), connect(settings) as first:
+        first.ping()
+    retry = Retry(_backoff(), retries=_RETRIES, supported_errors=(*_DROPPED, redis.TimeoutError))
+    return redis.Redis.from_url(settings.broker, retry=retry, **_SOCKET)
+
+
+def _backoff() -> ExponentialWithJitterBackoff:
+    return ExponentialWithJitterBackoff(base=0.05, cap=2.0)
 
 
 def connect_async(settings: FleetSettings) -> "redis.asyncio.Redis":
     """The same for a worker's loop, without waiting: the ledger decides how long it tries."""
     retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=1)
-    return redis.asyncio.Redis.from_url(settings.broker, retry=retry, retry_on_error=list(_RETRIED), **_SOCKET)
+    retried = [*_DROPPED, redis.TimeoutError]
+    return redis.asyncio.Redis.from_url(settings.broker, retry=retry, retry_on_error=retried, **_SOCKET)
 
 
 @contextmanager
@@ -53,7 +74,8 @@ def broker_errors(settings: FleetSettings) -> Iterator[None]:
         cause = "it asks for a password" if "HELLO" in str(error) or "NOAUTH" in str(error) else str(error)
         raise BrokerDenied(without_password(settings.broker), cause) from error
     except redis.RedisError as error:
-        raise BrokerUnavailable(without_password(settings.broker), str(error) or type(error).__name__) from error
+        cause = str(error).rstrip(".") or type(error).__name__
+        raise BrokerUnavailable(without_password(settings.broker), cause) from error
 
 
 class _Headers(msgspec.Struct):

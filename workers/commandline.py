@@ -57,7 +57,7 @@ def _translated(error: Exception) -> tuple[str, int] | None:
     import redis.exceptions  # noqa: PLC0415
 
     if isinstance(error, redis.exceptions.RedisError | kombu.exceptions.OperationalError):
-        return f"broker: {error}; is Redis up, and does FLEET_BROKER name it?", EXIT_BROKER
+        return f"broker: {str(error).rstrip('.')}; is Redis up, and does FLEET_BROKER name it?", EXIT_BROKER
     if isinstance(error, botocore.exceptions.BotoCoreError | botocore.exceptions.ClientError):
         return f"store: {error}; check FLEET_STORE and AWS_ENDPOINT_URL", EXIT_STORE
     return None

@@ -13,7 +13,8 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
-from workers.contract.errors import FleetError, Permanent, StaleMessage, WorkersLost
+from workers.contract import names
+from workers.contract.errors import FleetError, Permanent, RunElsewhere, StaleMessage, WorkersLost
 from workers.contract.schema import BatchMessage, Completion, Provenance
 from workers.engine import EngineInfo
 from workers.execute import BatchExecution, Bench, Deaths, Request
@@ -195,6 +196,9 @@ class Deliveries:
             return "batch.of_earlier_run", {"cause": str(error)}
         except Permanent as error:
             return await self._park(batch, error)
+        except RunElsewhere as error:
+            self.refuses = str(error)
+            return await self._leave_to_others(batch, claimed, error)
         except Exception as error:
             if claimed.errors + 1 >= MAX_ERRORS:
                 return await self._park(batch, error)
@@ -202,6 +206,19 @@ class Deliveries:
             await self._pause(min(LONGEST_PAUSE_S, 2.0 ** (claimed.errors + 1)))
             await self._give_back(batch, error=True)
             return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
+
+    async def _leave_to_others(self, batch: OpenBatch, claimed: Claimed, error: RunElsewhere) -> Ending:
+        """Another worker may have the run's store; that none has it is known after a few."""
+        if claimed.errors + 1 >= MAX_ERRORS:
+            return await self._park(batch, error)
+        await self._pause(min(LONGEST_PAUSE_S, 2.0 ** (claimed.errors + 1)))
+        batch.released = True
+        if await self._ledger.release(batch.claim, error=True):
+            try:  # its message as it came: what it should be stands in the manifest that is not here
+                await asyncio.to_thread(push, self._app, batch.message, names.DEFAULT_PRIORITY)
+            except OperationalError as failure:
+                log.warning("push.failed", run=batch.claim.run, batch=batch.claim.batch, cause=str(failure), next="swept")
+        return "batch.refused", {"because": str(error), "next": "another worker takes it"}
 
     async def _cut_off(self, batch: OpenBatch) -> Ending:
         """Its work was cancelled: leave nothing at the engine, set the marks of its requests right, pass it on or store it."""

@@ -147,14 +147,19 @@ class Engine:
         decoded = tuple(_DECODED.findall(counters.content)) if counters.status_code == httpx.codes.OK else ()
         return (*moving, decoded)
 
-    async def serves(self) -> bool:
-        """Whether it generates a token right now; asked only of an engine that is starting or sick."""
+    async def probe(self) -> str | None:
+        """None if it generates a token right now, else why not; asked only of an engine that is starting or sick."""
         body = b'{"text":"Hello","sampling_params":{"max_new_tokens":1},"rid":"' + new_request_id().encode() + b'"}'
         try:
             response = await self._send("POST", "/generate", body, PROBE_TIMEOUT_S * 2)
-            return response.status_code == httpx.codes.OK and read_answer("/generate", response.content) is not None
-        except (EngineUnavailable, InvalidAnswer):
-            return False
+            if response.status_code != httpx.codes.OK:
+                return f"/generate: {response.status_code} {error_message(response.content)}"
+            read_answer("/generate", response.content)
+        except EngineUnavailable as error:
+            return error.cause
+        except InvalidAnswer as error:
+            return f"/generate: {error}"
+        return None
 
     async def abort(self, request_ids: list[str]) -> None:
         """Ask the engine to forget requests; it answers at once and says nothing of what it found."""

@@ -17,6 +17,9 @@ from workers.engine import PROBE_TIMEOUT_S, Engine
 WATCH_INTERVAL_S = 5.0
 """Twelve looks within the default `FLEET_HANG_S`: a hang is seen at most one look after it."""
 PROBE_INTERVAL_S = 1.0
+TOLD_AGAIN_S = 60.0
+"""Of an engine that is not there yet, the log says so this often."""
+NOT_ASKED = "not asked yet"
 
 log = structlog.get_logger()
 
@@ -30,7 +33,7 @@ class EngineHealth:
         hang_s: float,
         in_flight: Callable[[], int],
         on_change: Callable[[], None] = lambda: None,
-        meet: Callable[[], Awaitable[bool]] | None = None,
+        meet: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         """Take an engine.
 
@@ -39,7 +42,7 @@ class EngineHealth:
             hang_s: No token for so long with requests in flight: it hangs.
             in_flight: Requests that it has.
             on_change: Called when it falls sick, or serves.
-            meet: Learns what it is, before it serves; False if that failed.
+            meet: Learns what it is, before it serves; why that failed, or None.
         """
         self._engine = engine
         self._hang_s = hang_s
@@ -52,7 +55,9 @@ class EngineHealth:
         self._verdict: asyncio.Future[bool] | None = None
         self._answers = 0
         self._answered_at = time.monotonic()
-        self.cause: str | None = "not asked yet"
+        self._served = False
+        self._told_at = -TOLD_AGAIN_S
+        self.cause: str | None = NOT_ASKED
         self.since = time.monotonic()
 
     @property
@@ -100,15 +105,28 @@ class EngineHealth:
             self._set(await self._until_it_is_sick())
 
     async def _until_it_serves(self) -> None:
-        while not await self._serves_again():  # noqa: ASYNC110  (the engine sends no event)
+        while (cause := await self._ails()) is not None:
+            self._tell(cause)
             await asyncio.sleep(PROBE_INTERVAL_S)
 
-    async def _serves_again(self) -> bool:
-        return await self._lives(self._suspicion) and (self._meet is None or await self._meet())
+    async def _ails(self) -> str | None:
+        """Why it does not serve, or None."""
+        cause = await self._probed(self._suspicion)
+        return cause if cause is not None or self._meet is None else await self._meet()
 
-    async def _lives(self, suspicion: EngineUnavailable | None) -> bool:
-        """Whether it gives one token, or is seen at work; an engine that answers with errors must give the token."""
-        probe = asyncio.create_task(self._engine.serves())
+    def _tell(self, cause: str) -> None:
+        """Say why it does not serve, now and then; once it has served, why it fell sick is the cause that stays."""
+        cause = f"engine {self._engine.url}: {cause}"
+        news = self.cause == NOT_ASKED
+        if not self._served:
+            self.cause = cause
+        if news or time.monotonic() - self._told_at >= TOLD_AGAIN_S:
+            self._told_at = time.monotonic()
+            log.warning("engine.away", cause=cause, next="asked again every second; is it up, and does ENGINE_URL name it?")
+
+    async def _probed(self, suspicion: EngineUnavailable | None) -> str | None:
+        """None if it gives one token, or is seen at work; an engine that answers with errors must give the token."""
+        probe = asyncio.create_task(self._engine.probe())
         if suspicion is None or suspicion.kind == "error":
             return await probe
         try:
@@ -116,7 +134,7 @@ class EngineHealth:
             while not probe.done():
                 await asyncio.wait({probe}, timeout=PROBE_TIMEOUT_S / 5)
                 if first is not None and await self._reading() not in {None, first}:
-                    return True
+                    return None
             return probe.result()
         finally:
             probe.cancel()
@@ -135,7 +153,7 @@ class EngineHealth:
                 async with asyncio.timeout(min(WATCH_INTERVAL_S, self._hang_s / 4)):
                     await self._suspected.wait()
                 self._suspected.clear()
-                if self._suspicion is not None and not await self._lives(self._suspicion):
+                if self._suspicion is not None and await self._probed(self._suspicion) is not None:
                     return self._suspicion.cause
                 self._suspicion = None
                 self._decide(died=False)
@@ -159,6 +177,7 @@ class EngineHealth:
     def _set(self, cause: str | None) -> None:
         if cause is None:
             self._suspicion = None
+            self._served = True
             self._answered_at = time.monotonic()
             self._serving.set()
             log.info("engine.serves", engine=self._engine.url, after_s=round(self.sick_for_s(), 1))

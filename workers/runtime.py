@@ -4,7 +4,6 @@ Runs on the pool's event loop. Celery's side is workers/tasks.py and workers/con
 """
 
 import asyncio
-import contextlib
 import os
 import random
 import time
@@ -23,7 +22,7 @@ from workers.contract.settings import FleetSettings
 from workers.deliveries import Deliveries
 from workers.engine import Engine, EngineInfo
 from workers.execute import Bench
-from workers.health import PROBE_INTERVAL_S, EngineHealth
+from workers.health import EngineHealth
 from workers.ledger import Ledger
 from workers.retry import RetryPolicy
 from workers.settings import WorkerSettings
@@ -84,8 +83,11 @@ class Runtime:
         async with AsyncExitStack() as stack:
             redis = connect_async(self._settings)
             stack.push_async_callback(redis.aclose)
-            with contextlib.suppress(BrokerUnavailable), broker_errors(self._settings):  # one that is away is waited for
-                await redis.ping()
+            try:
+                with broker_errors(self._settings):
+                    await redis.ping()
+            except BrokerUnavailable as error:
+                log.warning("broker.away", cause=str(error), next="tried again until it is there")
             store = open_store(self._settings)
             if weaker := await asyncio.get_running_loop().run_in_executor(self._threads, store.check):
                 log.warning("store.weaker", what=weaker)
@@ -128,20 +130,19 @@ class Runtime:
                 await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
-    async def _know_engine(self) -> bool:
-        """Each time before the engine serves, learn what it is: it may have come back as another one."""
+    async def _know_engine(self) -> str | None:
+        """Each time before the engine serves, learn what it is: it may have come back as another one. Why not, or None."""
         try:
             info = await self._engine.info()
         except EngineUnavailable as error:
-            log.warning("engine.unknown", cause=str(error), next=f"asked again in {PROBE_INTERVAL_S:g} s")
-            return False
+            return error.cause
         info = msgspec.structs.replace(info, model=self._own.model or info.model)
         before = self.deliveries.engine_info
         if before is not None and before.model != info.model:
             log.warning("engine.replaced", model=info.model, before=before.model, next="its batches are handed back")
             self.deliveries.hand_back_all(f"the engine serves {info.model} now, not {before.model}")
         self._meet(info)
-        return True
+        return None
 
     def _meet(self, info: EngineInfo) -> None:
         fixed, limit = self._own.fixed_slots(), info.running_limit

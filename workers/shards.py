@@ -14,7 +14,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from workers.contract import layout
-from workers.contract.errors import ShardCorrupt, StoreDenied, StoreUnavailable
+from workers.contract.errors import RunElsewhere, ShardCorrupt, StoreDenied, StoreUnavailable
 from workers.contract.schema import (
     BatchMessage,
     Completion,
@@ -65,13 +65,14 @@ class ShardRoom:
         """The manifest of a run, from memory after the first time; read again if it is not the one that was `made` then.
 
         Raises:
-            ShardCorrupt: It is not there, or not one.
+            RunElsewhere: It is not there.
+            ShardCorrupt: It is none.
         """
         if run not in self._manifests or (made and self._manifests[run].created_at != made):
             key = layout.manifest(run)
             body = await self._waiting(lambda: self.store.get(key))
             if body is None:
-                raise ShardCorrupt(key, "nothing", "the manifest of the run")
+                raise RunElsewhere(run, self.store.url)
             self._manifests[run] = decode_manifest(key, body)
             while len(self._manifests) > MANIFESTS_KEPT:
                 self._manifests.popitem(last=False)

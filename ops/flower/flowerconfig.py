@@ -16,7 +16,7 @@ task_runtime_metric_buckets = [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.
 def format_task(task: Any) -> Any:
     """Show run and batch where Flower shows the task's name; the id is `<run>.<batch>.<nonce>` already."""
     parts = str(task.uuid).rsplit(".", 2)
-    if len(parts) == 3:
-        task.name = f"{parts[0]} batch {int(parts[1].rsplit('-', 1)[-1])}"
+    if len(parts) == 3 and parts[1].isdigit():  # else it is none of ours
+        task.name = f"{parts[0]} batch {int(parts[1])}"
         task.kwargs = ""
     return task

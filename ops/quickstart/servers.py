@@ -60,16 +60,24 @@ def redis_server(
     folder.mkdir(parents=True, exist_ok=True)
     return ChildProcess(
         name=f"Redis on port {port}",
-        argv=[
-            redis_binary(),
-            *("--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)),
-            *("--appendonly", "yes" if persistent else "no", "--appendfsync", "everysec", "--save", ""),
-            *("--maxmemory-policy", "noeviction"),
-            *extra,
-        ],
+        argv=[*redis_arguments(folder, port, persistent=persistent), *extra],
         log_path=folder / "redis.log",
         ready=lambda: redis_answers(port),
     )
+
+
+def redis_arguments(folder: Path, port: int, *, persistent: bool = True) -> list[str]:
+    """The command line of a Redis on the loopback that keeps everything.
+
+    Raises:
+        RuntimeError: None is installed.
+    """
+    return [
+        redis_binary(),
+        *("--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)),
+        *("--appendonly", "yes" if persistent else "no", "--appendfsync", "everysec", "--save", ""),
+        *("--maxmemory-policy", "noeviction"),
+    ]
 
 
 def redis_answers(port: int) -> bool:

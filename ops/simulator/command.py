@@ -1,6 +1,9 @@
 """`ops simulate-engine`: a simulated SGLang server in the foreground."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import click
 from aiohttp import web
@@ -77,6 +80,10 @@ def simulate_engine(
     )
     click.echo(f"SIMULATED SGLang {version} on http://{host}:{port}: no model, words without meaning")
     server = SimulatedServer(SimulatedEngine(options, plan))
-    web.run_app(
-        server.application(), host=host, port=port, print=None, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
-    )
+    quiet: dict[str, Any] = {"print": None, "access_log": None}
+    try:
+        web.run_app(server.application(), host=host, port=port, handler_cancellation=True, shutdown_timeout=1.0, **quiet)
+    except OSError as error:
+        if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+            raise
+        raise click.UsageError(f"port {port} of {host}: {os.strerror(error.errno)}; choose another with --port") from error

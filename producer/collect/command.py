@@ -91,7 +91,7 @@ def _count(collected: Collected, completion: Completion) -> None:
         collected.reasons[completion.reason or ""] += 1
 
 
-@click.command(epilog="Example: producer collect dflash-7 -o completions.jsonl.zst")
+@click.command(epilog="Example: producer collect my-run -o completions.jsonl.zst")
 @click.argument("run")
 @click.option("-o", "--output", required=True, help="File, `-` for stdout, or s3://bucket/key; .gz and .zst compress.")
 @click.option("--format", "format_name", type=click.Choice(list(FORMATS)), default="jsonl", show_default=True)

@@ -101,7 +101,7 @@ def parked_batches(settings: FleetSettings | None, run: str) -> dict[str, str] |
     return {batch.decode(): cause.decode() for batch, cause in found.items()}
 
 
-@click.command(epilog="Example: producer failures dflash-7 --reason timeout --ids failed.jsonl")
+@click.command(epilog="Example: producer failures my-run --reason timeout --ids failed.jsonl")
 @click.argument("run")
 @click.option("--reason", type=click.Choice(list(REMEDIES)), metavar="REASON", help="Only this one.")
 @click.option("--flags", is_flag=True, help="Group flagged rows too.")

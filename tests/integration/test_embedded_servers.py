@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from ops.quickstart import servers
 from ops.quickstart.processes import ChildFailed, ChildProcess, free_port, listens
-from ops.quickstart.servers import GRPC_OFFSET, S3Access, redis_server, remove_sockets, s3_server
+from ops.quickstart.servers import GRPC_OFFSET, S3Access, redis_answers, redis_server, remove_sockets, s3_server
 
 pytestmark = pytest.mark.integration
 
@@ -53,6 +53,21 @@ def test_redis_keeps_its_data_through_a_kill_and_a_start_on_the_same_port(tmp_pa
         assert not listens(port)
         server.start()
         assert client.llen("queue") == 500
+
+
+def test_the_command_serves_a_redis_that_evicts_nothing_and_keeps_its_data(tmp_path: Path) -> None:
+    port = free_port()
+    argv = [str(Path(sys.executable).with_name("ops")), "redis", "--port", str(port), "--folder", str(tmp_path / "data")]
+    child = ChildProcess("ops redis", argv, tmp_path / "redis.log", ready=lambda: redis_answers(port))
+    with child, redis.Redis(port=port, decode_responses=True) as client:
+        assert listening_addresses(child) == {"127.0.0.1"}
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        assert f"export FLEET_BROKER=redis://127.0.0.1:{port}/0" in child.log_path.read_text()
+        client.set("kept", "1")
+        client.shutdown()
+    with child, redis.Redis(port=port) as client:
+        assert client.get("kept") == b"1"
 
 
 def test_redis_keeps_its_data_through_a_clean_stop(tmp_path: Path) -> None:

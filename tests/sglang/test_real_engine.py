@@ -107,7 +107,7 @@ def test_effective_limits_and_progress_are_read(chain: RealEngine) -> None:
             assert (info.version, info.model, info.context_length) == (chain.version, "tiny-chain", 2048)
             assert info.running_limit is not None
             assert info.running_limit > 100
-            assert await client.serves()
+            assert await client.probe() is None
             before = await client.progress()
             prompt = Prompt(id="t", row=0, text="go on")
             asking = asyncio.create_task(client.generate(prompt, Sampling(max_tokens=1500), new_request_id()))

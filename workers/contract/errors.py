@@ -4,7 +4,7 @@ Knows the classes, their sentences and the exit code of a command that ends with
 
 ```
 FleetError
-├── Retryable       EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
+├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
 ├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
 ├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · StoreEmpty · RowRejected (one row, `--strict`)
 ├── SettingsError   the process does not start
@@ -261,6 +261,20 @@ class StoreEmpty(UsageError):
 
     def __str__(self) -> str:
         return f"no run {self.run} in {self.store_url}, which holds no run at all; does FLEET_STORE name the right place?"
+
+
+class RunElsewhere(Retryable):
+    """A batch of a run whose manifest this process' store does not hold."""
+
+    def __init__(self, run: str, store_url: str) -> None:
+        super().__init__(run, store_url)
+        self.run, self.store_url = run, store_url
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run}: {self.store_url} holds no manifest of it; has this worker the FLEET_STORE of the producer? "
+            "If the run was deleted, `producer cancel` ends it"
+        )
 
 
 class RunIncomplete(FleetError):

@@ -194,7 +194,7 @@ def test_parked_batches_are_listed(stored: StoredRun, run_command: Run, client: 
 def test_without_redis_parked_batches_are_not_known(
     stored: StoredRun, run_command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.broker._RETRIED", ())
+    monkeypatch.setattr("workers.broker._RETRIES", 0)
     monkeypatch.setenv("FLEET_BROKER", "redis://127.0.0.1:24999/0")
     ran = run_command(failures, "r", "--json")
     assert (ran.code, ran.json["parked"], ran.json["failed"]) == (0, None, 2)

@@ -156,7 +156,7 @@ def test_exit_codes_say_who_is_away(
     assert run_command(status, "r", "--json", "--watch").err == (
         "--json prints one document and --watch prints again and again; take one of them"
     )
-    monkeypatch.setattr("workers.broker._RETRIED", ())
+    monkeypatch.setattr("workers.broker._RETRIES", 0)
     monkeypatch.setenv("FLEET_BROKER", "redis://user:secret@127.0.0.1:24999/0")
     begun = time.monotonic()
     ran = run_command(status, "r")

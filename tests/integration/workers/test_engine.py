@@ -12,7 +12,7 @@ from workers.answers import InvalidAnswer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
 from workers.contract.schema import Prompt, Sampling
 from workers.engine import Engine, EngineInfo, new_request_id
-from workers.health import EngineHealth
+from workers.health import NOT_ASKED, EngineHealth
 
 pytestmark = pytest.mark.integration
 
@@ -188,6 +188,20 @@ async def test_an_engine_serves_when_it_generates_a_token_and_not_before() -> No
         watch.cancel()
 
 
+async def test_an_engine_that_never_served_is_told_with_the_cause_of_the_last_try() -> None:
+    refusing = "http://127.0.0.1:1"
+    async with Engine(refusing) as engine:
+        health = EngineHealth(engine, 60, in_flight=lambda: 0)
+        watch = asyncio.create_task(health.watch())
+        async with asyncio.timeout(5):
+            while health.cause == NOT_ASKED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        watch.cancel()
+    assert str(health.cause).startswith(f"engine {refusing}: no connection (")
+    async with serving({"/generate": always(404)}) as url, Engine(url) as engine:
+        assert str(await engine.probe()).startswith("/generate: 404")
+
+
 async def test_a_hang_with_health_200_is_seen_by_the_counters() -> None:
     moving = True
     used = iter(range(10**6))
@@ -235,7 +249,7 @@ async def test_a_port_that_speaks_no_http_is_an_engine_that_is_not_there() -> No
     async with await asyncio.start_server(rubbish, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with Engine(f"http://127.0.0.1:{port}") as engine:
-            assert not await engine.serves()
+            assert await engine.probe() is not None
             for question in (engine.info(), engine.progress(), generate(engine)):
                 with pytest.raises(EngineUnavailable):
                     await question
