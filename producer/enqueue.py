@@ -14,7 +14,7 @@ import redis
 import structlog
 
 from producer.manifests import find_manifest
-from producer.publish import Backpressure, done_batches, push_missing, repairs_noted, settle, tell_state
+from producer.publish import DEFAULT_MAX_QUEUED, Backpressure, done_batches, push_missing, repairs_noted, settle, tell_state
 from producer.resume import resume_all
 from producer.run_lock import RunBusy, RunLock, run_lock
 from producer.sources.lines import source_name
@@ -48,7 +48,7 @@ class Order:
     samples: int = 1
     limit: int | None = None
     priority: int = names.DEFAULT_PRIORITY
-    max_queued: int | None = None
+    max_queued: int = DEFAULT_MAX_QUEUED
     strict: bool = False
 
 
@@ -169,8 +169,8 @@ def _enqueue(
     watcher.pushing(manifest.batches)
     done = done_batches(client, manifest)
     with make_app(settings) as app:
-        pressure = Backpressure(order.max_queued) if order.max_queued else None
-        pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed)
+        pressure = Backpressure(order.max_queued)
+        pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed, watcher.waiting)
     status = settle(client, keys)
     return Enqueued(manifest, pushed, done, status, rejects, dict(stream.ignored)) if status else None  # Redis was emptied
 

@@ -14,6 +14,7 @@ from producer.enqueue import Enqueued, Order, Watcher
 from producer.enqueue import enqueue as enqueue_run
 from producer.printable import counted, printable
 from producer.progress import watching
+from producer.publish import DEFAULT_MAX_QUEUED
 from producer.sources.plain import PROMPT_FIELDS
 from producer.sources.rejects import Reject
 from producer.sources.sampling import SAMPLING_FIELDS, problem_with
@@ -87,13 +88,17 @@ def run_name(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
     help="9 is served first.",
 )
 @click.option(
-    "--max-queued", type=click.IntRange(2), help="Wait while so many batches wait in the queue, until half of them do."
+    "--max-queued",
+    type=click.IntRange(2),
+    default=DEFAULT_MAX_QUEUED,
+    show_default=True,
+    help="Wait while so many batches wait in the queue, until half of them do.",
 )
 @click.option("--strict", is_flag=True, help="Enqueue nothing if any row is rejected.")
 @click.option("--dry-run", is_flag=True, help="Read and check everything, write nothing, show the first request.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def enqueue(
-    sources: tuple[str, ...], run: str, strict: bool, dry_run: bool, as_json: bool, max_queued: int | None, **options: Any
+    sources: tuple[str, ...], run: str, strict: bool, dry_run: bool, as_json: bool, max_queued: int, **options: Any
 ) -> None:
     """Turn files of prompts into a run, and push its batches.
 

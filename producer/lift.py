@@ -6,7 +6,7 @@ from typing import cast
 import redis
 
 from producer.bitmap import Bitmap
-from producer.publish import push_missing, settle
+from producer.publish import Backpressure, push_missing, settle
 from producer.rebuild import Rebuilt
 from workers.celery import make_app
 from workers.contract import names
@@ -35,7 +35,7 @@ def lift_hold(client: "redis.Redis", settings: FleetSettings, manifest: Manifest
         return None
     client.zadd(names.RUNS, {manifest.run: manifest.created_at})
     with make_app(settings) as app:
-        pushed = push_missing(app, client, settings, manifest, None, lambda count: None)
+        pushed = push_missing(app, client, settings, manifest, Backpressure())
     return _as_redis_knows(client, manifest, before, settle(client, keys)), pushed
 
 

@@ -26,11 +26,15 @@ GROUP = 500
 LOOK_AGAIN_S = 0.5
 
 
+DEFAULT_MAX_QUEUED = 100_000
+"""Batches: 60 MB in Redis, and 6.4 million prompts at the default batch size."""
+
+
 @dataclass(frozen=True)
 class Backpressure:
-    """Wait when `high` batches wait in the queue, until there are `low`."""
+    """Wait when `high` batches wait in the queue, until there are `low`; so Redis does not grow with the length of a run."""
 
-    high: int
+    high: int = DEFAULT_MAX_QUEUED
 
     @property
     def low(self) -> int:
@@ -75,18 +79,26 @@ def push_missing(
     client: "redis.Redis",
     settings: FleetSettings,
     manifest: Manifest,
-    pressure: Backpressure | None,
-    on_pushed: Callable[[int], None],
+    pressure: Backpressure,
+    on_pushed: Callable[[int], None] = lambda count: None,
+    on_held: Callable[[str], None] = lambda sentence: None,
 ) -> int:
     """Push what is missing; returns how many.
+
+    Args:
+        app, client, settings, manifest: Of the run.
+        pressure: How many batches may wait in the queue.
+        on_pushed: Told how many more were pushed.
+        on_held: Told why nothing is pushed just now.
 
     Raises:
         BrokerUnavailable: Redis is away; the same command goes on from here.
     """
-    missing = missing_batches(client, manifest)
     pushed = 0
     with broker_errors(settings):
-        while group := list(islice(missing, _room(client, pressure))):
+        missing = missing_batches(client, manifest)
+        for first in missing:
+            group = [first, *islice(missing, room_in_queue(client, pressure, on_held) - 1)]
             _push_group(app, client, settings, manifest, group)
             pushed += len(group)
             on_pushed(len(group))
@@ -136,12 +148,12 @@ def settle(client: "redis.Redis", keys: RunKeys) -> str:
     return status.decode()
 
 
-def _room(client: "redis.Redis", pressure: Backpressure | None) -> int:
-    if pressure is None:
-        return GROUP
+def room_in_queue(client: "redis.Redis", pressure: Backpressure, on_held: Callable[[str], None] = lambda sentence: None) -> int:
+    """How many batches may be pushed now, at least one: waits for it."""
     held = False
-    while not (room := pressure.room(waiting_in_queue(client), held=held)):
+    while not (room := pressure.room(waiting := waiting_in_queue(client), held=held)):
         held = True
+        on_held(f"{waiting:,} batches wait in the queue; more are pushed when {pressure.low:,} do (--max-queued)")
         time.sleep(LOOK_AGAIN_S)
     return min(GROUP, room)
 

@@ -20,7 +20,7 @@ from producer.collect.joining import joined_batches
 from producer.command import print_json, settings_of_command, with_progress
 from producer.manifests import read_manifest
 from producer.printable import counted
-from producer.publish import note_repairs, push_missing, settle, tell_state
+from producer.publish import Backpressure, note_repairs, push_missing, settle, tell_state
 from producer.repairs import Outcome, find_repairs
 from producer.run_lock import run_lock
 from producer.sources.sampling import problem_with
@@ -199,7 +199,7 @@ def _push(client: "redis.Redis", settings: FleetSettings, repair: Manifest) -> i
     client.zadd(names.RUNS, {repair.run: repair.created_at})
     tell_state(client, repair)
     with make_app(settings) as app:
-        pushed = push_missing(app, client, settings, repair, None, lambda count: None)
+        pushed = push_missing(app, client, settings, repair, Backpressure())
     settle(client, keys)
     return pushed
 

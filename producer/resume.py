@@ -14,7 +14,7 @@ from producer.lift import lift_hold
 from producer.manifests import read_manifest
 from producer.parallel import in_order
 from producer.printable import counted, printable
-from producer.publish import note_repairs
+from producer.publish import Backpressure, note_repairs, room_in_queue
 from producer.queue_state import taken_care_of
 from producer.rebuild import Rebuilt, rebuild
 from producer.repairs import find_repairs, last_number
@@ -146,11 +146,13 @@ def push_batches(
         return number, None
 
     results: Iterable[tuple[int, ShardCorrupt | None]] = in_order(checked, numbers)
+    room = 0
     for number, error in with_progress(results, f"resume {manifest.run}: batches", len(numbers)):
         label = layout.batch_label(number)
         if error is not None:
             told.bad[label] = str(error)
             continue
+        room = (room or room_in_queue(client, Backpressure())) - 1
         try:
             push(app, manifest.message_of(number), manifest.priority)
         except kombu.exceptions.OperationalError as failure:

@@ -75,6 +75,7 @@ class RunState:
     parked: Mapping[str, str]
     repairs: int = 0
     replaces: Repair | None = None
+    producer_at_work: bool = False
 
     @property
     def pending(self) -> int | None:
@@ -112,8 +113,9 @@ def _read_one(client: "redis.Redis", run: str) -> RunState | None:
         pipeline.hgetall(key)
     pipeline.lrange(keys.series, 0, -1)
     pipeline.hvals(keys.owner)
+    pipeline.exists(keys.enqueue)
     pipeline.time()
-    state, counts, reasons, flags, by_worker, parked, series, owners, clock = pipeline.execute()
+    state, counts, reasons, flags, by_worker, parked, series, owners, locked, clock = pipeline.execute()
     if not state.get(b"status"):
         return None
     told, counted = _text(state), _numbers(counts)
@@ -144,6 +146,7 @@ def _read_one(client: "redis.Redis", run: str) -> RunState | None:
         leased_batches=len(owners),
         parked=_text(parked),
         repairs=int(told.get("repairs", 0)),
+        producer_at_work=bool(locked),
         replaces=msgspec.json.decode(told["replaces"], type=Repair) if "replaces" in told else None,
     )
 
