@@ -30,7 +30,8 @@ def test_enqueue_waits_at_the_high_mark_until_the_low_one(redis_url: str, file_u
     with log, subprocess.Popen(argv, env=place.env, text=True, stdout=log, stderr=log) as producer:
         try:
             wait_until(lambda: place.waiting() == 20, 30, "the high mark")
-            wait_until(lambda: "batches wait in the queue; more are pushed when 10 do" in Path(log.name).read_text(), 20, "told")
+            told = "20 batches wait in the queue; more are pushed when 10 do"
+            wait_until(lambda: told in Path(log.name).read_text(), 20, "that it waits")
             served(place.client, 9)
             assert place.client.bitcount(KEYS.pushed) == 20, "above the low mark nothing is pushed"
             served(place.client, 1)
