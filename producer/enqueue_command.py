@@ -123,6 +123,8 @@ def enqueue(
         rehearse(order, as_json=as_json)
         return
     settings = settings_of_command()
+    if settings.broker_url.unprotected:
+        click.echo("warning: Redis has no password, and is not on this machine's loopback (SECURITY.md)", err=True)
     with watching() as watcher:
         done = enqueue_run(order, open_store(settings), connect_patiently(settings), settings, watcher)
     if as_json:

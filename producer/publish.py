@@ -14,10 +14,11 @@ from celery import Celery
 
 from workers.broker import QUEUE_LISTS, broker_errors
 from workers.contract import names
+from workers.contract.broker_url import without_password
 from workers.contract.errors import BrokerUnavailable
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest
-from workers.contract.settings import FleetSettings, without_password
+from workers.contract.settings import FleetSettings
 from workers.publish import push
 
 _SETTLE = (Path(__file__).parent / "settle.lua").read_text()

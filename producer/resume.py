@@ -23,10 +23,11 @@ from producer.shards import check_input
 from workers.broker import broker_errors, connect_patiently
 from workers.celery import make_app
 from workers.contract import errors, layout
+from workers.contract.broker_url import without_password
 from workers.contract.errors import BrokerUnavailable, ShardCorrupt
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest
-from workers.contract.settings import FleetSettings, without_password
+from workers.contract.settings import FleetSettings
 from workers.object_store import ObjectStore
 from workers.publish import push
 from workers.store import open_store

@@ -11,13 +11,16 @@ from typing import Any
 import msgspec
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from workers.contract import names
+from workers.contract.broker_url import BrokerUrl, without_password
 from workers.contract.errors import BrokerDenied, BrokerUnavailable
-from workers.contract.settings import FleetSettings, without_password
+from workers.contract.settings import FleetSettings
 
 QUEUE_LISTS = tuple(names.QUEUE if step == 0 else f"{names.QUEUE}\x06\x16{step}" for step in range(names.PRIORITY_LEVELS))
 UNACKED = "unacked"
@@ -38,8 +41,7 @@ def connect(settings: FleetSettings) -> "redis.Redis":
 
     A Redis that takes connections and does not answer is an error after ten seconds, too.
     """
-    retry = Retry(_backoff(), retries=_RETRIES, supported_errors=_DROPPED)
-    return redis.Redis.from_url(settings.broker, retry=retry, **_SOCKET)
+    return _client(settings.broker_url, Retry(_backoff(), retries=_RETRIES, supported_errors=_DROPPED))
 
 
 def connect_patiently(settings: FleetSettings) -> "redis.Redis":
@@ -50,8 +52,7 @@ def connect_patiently(settings: FleetSettings) -> "redis.Redis":
     """
     with broker_errors(settings), connect(settings) as first:
         first.ping()
-    retry = Retry(_backoff(), retries=_RETRIES, supported_errors=(*_DROPPED, redis.TimeoutError))
-    return redis.Redis.from_url(settings.broker, retry=retry, **_SOCKET)
+    return _client(settings.broker_url, Retry(_backoff(), retries=_RETRIES, supported_errors=(*_DROPPED, redis.TimeoutError)))
 
 
 def _backoff() -> ExponentialWithJitterBackoff:
@@ -61,8 +62,33 @@ def _backoff() -> ExponentialWithJitterBackoff:
 def connect_async(settings: FleetSettings) -> "redis.asyncio.Redis":
     """The same for a worker's loop, without waiting: the ledger decides how long it tries."""
     retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=0.5), retries=1)
-    retried = [*_DROPPED, redis.TimeoutError]
-    return redis.asyncio.Redis.from_url(settings.broker, retry=retry, retry_on_error=retried, **_SOCKET)
+    place = settings.broker_url
+    options: dict[str, Any] = {"retry": retry, "retry_on_error": [*_DROPPED, redis.TimeoutError], **_SOCKET}
+    if place.master:
+        guards: Any = redis.asyncio.sentinel.Sentinel(place.hosts, sentinel_kwargs=sentinel_options(place))  # type: ignore[no-untyped-call]
+        found: redis.asyncio.Redis = guards.master_for(place.master, **_account(place), **options)
+        return found
+    tls: dict[str, Any] = place.tls or {}
+    return redis.asyncio.Redis.from_url(place.celery_url, **options, **tls)
+
+
+def sentinel_options(place: BrokerUrl) -> dict[str, Any]:
+    """For connections to the Sentinels themselves; redis-py and Kombu take the same."""
+    return {"password": place.options.get("sentinel_password"), "socket_timeout": 2.0, "socket_connect_timeout": 2.0}
+
+
+def _client(place: BrokerUrl, retry: Retry) -> "redis.Redis":
+    options: dict[str, Any] = {"retry": retry, **_SOCKET}
+    if place.master:
+        guards: Any = redis.sentinel.Sentinel(place.hosts, sentinel_kwargs=sentinel_options(place))  # type: ignore[no-untyped-call]
+        found: redis.Redis = guards.master_for(place.master, **_account(place), **options)
+        return found
+    tls: dict[str, Any] = place.tls or {}
+    return redis.Redis.from_url(place.celery_url, **options, **tls)
+
+
+def _account(place: BrokerUrl) -> dict[str, Any]:
+    return {"db": place.db, "username": place.username, "password": place.password}
 
 
 @contextmanager
@@ -75,6 +101,8 @@ def broker_errors(settings: FleetSettings) -> Iterator[None]:
         raise BrokerDenied(without_password(settings.broker), cause) from error
     except redis.RedisError as error:
         cause = str(error).rstrip(".") or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in cause:
+            cause = f"its certificate is not trusted ({cause}); ssl_ca_certs in FLEET_BROKER names the file of its authority"
         raise BrokerUnavailable(without_password(settings.broker), cause) from error
 
 

@@ -12,6 +12,7 @@ import structlog
 from celery import Celery, signals
 from kombu import Queue
 
+from workers.broker import sentinel_options
 from workers.contract import names
 from workers.contract.errors import SettingsError
 from workers.contract.settings import FleetSettings, StoreSettings, read_settings
@@ -37,8 +38,11 @@ _TRANSPORT = {
 
 def make_app(settings: FleetSettings) -> Celery:
     """A Celery application for these settings; connects to nothing."""
-    app = Celery("promptfleet", broker=settings.broker, set_as_current=False)
+    place = settings.broker_url
+    app = Celery("promptfleet", broker=place.celery_url, set_as_current=False)
+    sentinels = {"master_name": place.master, "sentinel_kwargs": sentinel_options(place)} if place.master else {}
     app.conf.update(
+        broker_use_ssl=place.tls,
         accept_content=["json"],  # never pickle: who can write to Redis must not run code here
         task_serializer="json",
         task_ignore_result=True,
@@ -56,7 +60,7 @@ def make_app(settings: FleetSettings) -> Celery:
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         broker_channel_error_retry=True,  # a Redis that is full, or a replica by now, would end the worker otherwise
-        broker_transport_options=dict(_TRANSPORT),
+        broker_transport_options=_TRANSPORT | sentinels,
         imports=("workers.tasks",),
         enable_utc=True,
     )

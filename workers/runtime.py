@@ -81,6 +81,8 @@ class Runtime:
             BrokerDenied: Nor with a password that Redis does not know.
         """
         async with AsyncExitStack() as stack:
+            if self._settings.broker_url.unprotected:
+                log.warning("broker.unprotected", next="give Redis a password, and FLEET_BROKER too (SECURITY.md)")
             redis = connect_async(self._settings)
             stack.push_async_callback(redis.aclose)
             try:

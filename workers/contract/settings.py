@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from workers.contract.broker_url import BrokerUrl, parse_broker_url, without_password
 from workers.contract.errors import SettingsError
 from workers.contract.wording import mistake_of
 
@@ -57,7 +58,8 @@ class FleetSettings(StoreSettings, frozen=True, kw_only=True):
     """What producer, workers and aggregator must agree on."""
 
     broker: Annotated[
-        str, Meta(title="FLEET_BROKER", description="Redis, `redis://host:6379/0`; `rediss://` for TLS", pattern=r"^rediss?://")
+        str,
+        Meta(title="FLEET_BROKER", description="Redis, `redis://host:6379/0`; `rediss://` for TLS; `sentinel://`"),
     ]
     lease_s: Annotated[
         float,
@@ -72,8 +74,13 @@ class FleetSettings(StoreSettings, frozen=True, kw_only=True):
         float, Meta(title="FLEET_LEASE_RENEWAL_S", description="how often a worker renews its leases", ge=0.1)
     ] = 3.0
 
+    @property
+    def broker_url(self) -> BrokerUrl:
+        """The broker's parts."""
+        return parse_broker_url(self.broker)
+
     def __post_init__(self) -> None:
-        check_url("FLEET_BROKER", self.broker)
+        parse_broker_url(self.broker)
         if self.lease_renewal_s * 3 > self.lease_s:  # two renewals may fail before another worker may start the batch
             raise SettingsError(
                 "FLEET_LEASE_RENEWAL_S", self.lease_renewal_s, f"at most a third of FLEET_LEASE_S={self.lease_s}"
@@ -153,10 +160,3 @@ def check_url(name: str, url: str) -> None:
             raise ValueError("no host, or port 0")
     except ValueError as error:
         raise SettingsError(name, without_password(url), f"scheme://host:port ({error})") from error
-
-
-def without_password(url: str) -> str:
-    """A URL fit for logs and messages: user and password are replaced by `***`."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}***@{host}" if at and credentials else url

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from redis.crc import key_slot
 
 from workers.contract import errors, layout, names
+from workers.contract.broker_url import without_password
 from workers.contract.errors import ContractMismatch, FleetError, SettingsError, ShardCorrupt
 from workers.contract.names import RunKeys
 from workers.contract.request import request_of
@@ -29,9 +31,10 @@ from workers.contract.schema import (
     decode_message,
     decode_prompts,
 )
-from workers.contract.settings import FleetSettings, read_settings, without_password
+from workers.contract.settings import FleetSettings, read_settings
 from workers.settings import WorkerSettings
 
+ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parents[2] / "golden" / "contract" / "v1"
 
 PROMPTS = [
@@ -227,7 +230,7 @@ ENVIRONMENT = {"FLEET_BROKER": "redis://h:6379/0", "FLEET_STORE": "s3://bucket/p
     ("changes", "sentence"),
     [
         ({"FLEET_BROKER": ""}, "FLEET_BROKER is not set, expected Redis"),
-        ({"FLEET_BROKER": "amqp://h"}, "FLEET_BROKER is 'amqp://h', expected Redis, `redis://host:6379/0`"),
+        ({"FLEET_BROKER": "amqp://h"}, "FLEET_BROKER is 'amqp://h', expected redis://[user:password@]host:6379/0, rediss://"),
         ({"FLEET_BROKER": "http://user:secret@h"}, "FLEET_BROKER is 'http://***@h'"),
         ({"FLEET_STORE": "/tmp/x"}, "FLEET_STORE is '/tmp/x', expected `s3://bucket/prefix`, or `file:///dir`"),
         ({"FLEET_LEASE_S": "soon"}, "FLEET_LEASE_S is 'soon', expected a number (a batch runs elsewhere"),
@@ -237,8 +240,8 @@ ENVIRONMENT = {"FLEET_BROKER": "redis://h:6379/0", "FLEET_STORE": "s3://bucket/p
         ({"FLEET_LOG_LEVEL": "INFO"}, "FLEET_LOG_LEVEL is 'INFO', expected one of debug, info, warning, error (the least"),
         ({"FLEET_S3_OLD_CHECKSUMS": "perhaps"}, "FLEET_S3_OLD_CHECKSUMS is 'perhaps', expected true or false (`true` for"),
         ({"FLEET_LEASE_S": "inf"}, "FLEET_LEASE_S is 'inf', expected a number of at most 86400 (a batch"),
-        ({"FLEET_BROKER": "redis://h:port/0"}, "FLEET_BROKER is 'redis://h:port/0', expected scheme://host:port"),
-        ({"FLEET_BROKER": "redis://[::1/0"}, "FLEET_BROKER is 'redis://[::1/0', expected scheme://host:port"),
+        ({"FLEET_BROKER": "redis://h:port/0"}, "FLEET_BROKER is 'redis://h:port/0', expected redis://[user:"),
+        ({"FLEET_BROKER": "redis://[::1/0"}, "FLEET_BROKER is 'redis://[::1/0', expected redis://[user:"),
     ],
 )
 def test_a_wrong_setting_names_itself_what_was_found_and_what_was_expected(changes: dict[str, str], sentence: str) -> None:
@@ -332,3 +335,19 @@ def test_what_is_not_set_is_not_sent() -> None:
 def test_a_row_overrides_only_what_it_sets() -> None:
     merged = Sampling(max_tokens=64, temperature=0.5).overridden_by(Sampling(temperature=0.0))
     assert merged == Sampling(max_tokens=64, temperature=0.0)
+
+
+@pytest.mark.parametrize("run", ["r", "my.run-1_b", "a" * 64, "r~r01"])
+def test_all_keys_of_a_run_lie_in_one_slot_of_a_cluster(run: str) -> None:
+    keys = RunKeys(run)
+    everything = {*keys.lasting(), keys.beat, keys.enqueue, keys.checkpoints("00000000"), keys.checkpoints("00000001")}
+    assert len({key_slot(key.encode()) for key in everything}) == 1
+    assert key_slot(keys.state.encode()) == key_slot(run.encode())
+
+
+def test_scripts_name_no_key_themselves() -> None:
+    scripts = [*(ROOT / "workers").rglob("*.lua"), *(ROOT / "producer").rglob("*.lua")]
+    assert len(scripts) >= 9
+    for script in scripts:
+        code = "\n".join(line.partition("--")[0] for line in script.read_text().splitlines())
+        assert "fleet:" not in code, f"{script}: keys come as KEYS, or are made from a prefix that comes as an argument"
