@@ -8,6 +8,9 @@ from rich.table import Table
 
 from ops.drill.measure import Fault, Round
 
+PLAIN_WIDTH = 120
+"""Of a table that goes into a file."""
+
 
 def _seconds(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
@@ -114,6 +117,8 @@ def summary(rounds: Sequence[Round], wanted: int) -> dict[str, object]:
 def print_table(rounds: Sequence[Round], wanted: int) -> None:
     """For people, on stdout."""
     console, told = Console(soft_wrap=True), summary(rounds, wanted)
+    if not console.is_terminal:
+        console = Console(soft_wrap=True, width=PLAIN_WIDTH)
     table = Table("fault", "struck", "left out", "lost", "doubled", "regenerated", "allowed", "median s back", "worst s")
     for kind, of in by_kind(rounds).items():
         columns = ("struck", "left_out", "lost", "doubled", "regenerated", "may_repeat", "median_back_s", "worst_back_s")
