@@ -19,6 +19,7 @@ from workers.execute import Bench
 from workers.ledger import Ledger
 from workers.shards import ShardRoom
 from workers.sweep import SWEEP_INTERVAL_S, Sweep
+from workers.telemetry import Telemetry
 
 log = structlog.get_logger()
 
@@ -34,6 +35,7 @@ class Heart:
         deliveries: Deliveries,
         bench: Bench,
         shards: ShardRoom,
+        telemetry: Telemetry,
         *,
         renewal_s: float,
         engine_grace_s: float,
@@ -44,6 +46,7 @@ class Heart:
         self._deliveries = deliveries
         self._bench = bench
         self._shards = shards
+        self._telemetry = telemetry
         self._renewal_s = renewal_s
         self._engine_grace_s = engine_grace_s
         self._sweep = Sweep(client, worker)
@@ -124,9 +127,12 @@ class Heart:
             "busy_slot_seconds": round(slots.occupancy(), 3),
             "completed": self._deliveries.completed,
             "failed": self._deliveries.failed,
+            "prompt_tokens": self._deliveries.prompt_tokens,
+            "completion_tokens": self._deliveries.completion_tokens,
             "engine_url": self._bench.engine.url,
             "engine_version": info.version if info else "",
             "model": info.model if info else "",
+            "flags_digest": info.flags_digest if info else "",
             "cause": self._bench.health.cause or self._shards.cause or self._deliveries.refuses or self._confused(),
             "unwritten": self._shards.unwritten,
             "beat_s": self._renewal_s,
@@ -134,10 +140,14 @@ class Heart:
             "updated_at": time.time(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            **self._telemetry.fields(),
         }
+        if self._shards.last_write_s is not None:
+            told["store_write_s"] = round(self._shards.last_write_s, 3)
         key = names.worker_key(self._worker)
         pipeline = self._redis.pipeline(transaction=True)
         pipeline.hmget(key, "started_at", "host", "pid")
+        pipeline.delete(key)  # what is not known any more must not stand there
         pipeline.hset(key, mapping=told)
         pipeline.expire(key, round(names.WORKER_TTL_S))
         before, *_ = await pipeline.execute()

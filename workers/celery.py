@@ -93,7 +93,7 @@ def worker_settings_from_environment() -> WorkerSettings:
     Raises:
         SettingsError: See there.
     """
-    return read_settings(WorkerSettings, os.environ)
+    return read_settings(WorkerSettings, {"FLEET_GPU": os.environ.get("CUDA_VISIBLE_DEVICES", ""), **os.environ})
 
 
 def configure_logging(settings: StoreSettings) -> None:

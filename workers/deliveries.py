@@ -107,6 +107,8 @@ class Deliveries:
         self.settled = 0
         self.completed = 0
         self.failed = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
         self.draining = False
         self.refuses = ""
         self._refused = 0
@@ -276,6 +278,8 @@ class Deliveries:
         _, status = await self._ledger.commit(claim, stored.counts, stored.shard_bytes)
         self.completed += stored.counts.completed
         self.failed += stored.counts.failed
+        self.prompt_tokens += stored.counts.prompt_tokens
+        self.completion_tokens += stored.counts.completion_tokens
         if status == "complete":
             log.info("run.complete", run=claim.run)
         counts = stored.counts

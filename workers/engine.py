@@ -4,6 +4,7 @@ Knows requests, errors and gauges; how an answer is read is in workers/answers.p
 not try again (workers/retry.py). Recorded answers of both versions are kept in tests/golden/sglang.
 """
 
+import hashlib
 import os
 import re
 from types import TracebackType
@@ -19,6 +20,7 @@ from workers.answers import Generated, InvalidAnswer, error_message, read_answer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
 from workers.contract.request import request_of
 from workers.contract.schema import Prompt, Sampling
+from workers.gauges import EngineGauges, read_gauges
 
 KEEPALIVE_S = 4.0
 """Below the server's 5 s (`SGLANG_TIMEOUT_KEEP_ALIVE`): an idle connection is never reused while the server closes it."""
@@ -35,6 +37,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     model: str
     running_limit: int | None
     context_length: int | None
+    flags_digest: str = ""
 
 
 class _InternalState(msgspec.Struct):
@@ -52,7 +55,18 @@ class _ServerInfo(msgspec.Struct):
 
 
 _INFO = msgspec.json.Decoder(_ServerInfo)
+_NOT_FLAGS = re.compile(
+    r"host|.*_?ports?|.*_key|.*_key_b|base_gpu_id|random_seed|status|startup_time|internal_states|max_total_num_tokens"
+    r"|dist_init_addr|log_.*|version|simulated"
+)
+"""Of what /server_info tells: addresses, secrets, measurements. The rest is how the server was told to work."""
 _DECODED = re.compile(rb"^sglang:(?:realtime|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
+
+
+def flags_digest(server_info: dict[str, object]) -> str:
+    """Twelve hex digits, the same for servers of one version that were told to work alike."""
+    flags = {name: value for name, value in server_info.items() if not _NOT_FLAGS.fullmatch(name)}
+    return hashlib.sha256(msgspec.json.encode(flags, order="deterministic")).hexdigest()[:12]
 
 
 def new_request_id() -> str:
@@ -129,6 +143,7 @@ class Engine:
             model=info.served_model_name or info.model_path or "unknown",
             running_limit=limit * info.dp_size if limit else None,
             context_length=info.context_length or (info.max_req_input_len + 6 if info.max_req_input_len else None),
+            flags_digest=flags_digest(msgspec.json.decode(response)),
         )
 
     async def progress(self) -> tuple[object, ...]:
@@ -146,6 +161,19 @@ class Engine:
         counters = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
         decoded = tuple(_DECODED.findall(counters.content)) if counters.status_code == httpx.codes.OK else ()
         return (*moving, decoded)
+
+    async def gauges(self) -> EngineGauges:
+        """One reading of what it does; disturbs it no more than two GET requests do.
+
+        Raises:
+            EngineUnavailable: It does not answer, or not as SGLang does.
+        """
+        loads = await self._read("/v1/loads")
+        metrics = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
+        try:
+            return read_gauges(loads, metrics.text if metrics.status_code == httpx.codes.OK else "")
+        except ValueError as error:
+            raise EngineUnavailable(self.url, str(error)) from error
 
     async def probe(self) -> str | None:
         """None if it generates a token right now, else why not; asked only of an engine that is starting or sick."""

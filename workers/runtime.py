@@ -22,6 +22,7 @@ from workers.contract.settings import FleetSettings
 from workers.deliveries import Deliveries
 from workers.engine import Engine, EngineInfo
 from workers.execute import Bench
+from workers.gpu import Gpu
 from workers.health import EngineHealth
 from workers.ledger import Ledger
 from workers.retry import RetryPolicy
@@ -30,6 +31,7 @@ from workers.shards import MAX_UNWRITTEN, ShardRoom
 from workers.slots import Slots, slots_for
 from workers.store import open_store
 from workers.suspects import SuspectLane
+from workers.telemetry import Telemetry
 
 DEFAULT_RUNNING_LIMIT = 16
 """When the engine does not tell its limit: low enough for any engine, and the log says so."""
@@ -110,6 +112,8 @@ class Runtime:
             ledger = Ledger(redis, self._worker, self._settings.lease_s)
             self._shards = shards = ShardRoom(store, self._threads)
             self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
+            gpu = Gpu.find(self._own.gpu)
+            telemetry = Telemetry(self._engine, lambda: self._health.serves, self._threads, gpu)
             self._heart = heart = Heart(
                 redis,
                 self._worker,
@@ -117,10 +121,11 @@ class Runtime:
                 self.deliveries,
                 bench,
                 shards,
+                telemetry,
                 renewal_s=self._settings.lease_renewal_s,
                 engine_grace_s=self._own.engine_grace_s,
             )
-            lives = (self._health.watch(), ledger.write_checkpoints(), heart.beat(), heart.sweep())
+            lives = (self._health.watch(), ledger.write_checkpoints(), heart.beat(), heart.sweep(), telemetry.watch())
             tasks = [asyncio.create_task(life) for life in lives]
             for task in tasks:
                 task.add_done_callback(_end_process_if_failed)

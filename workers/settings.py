@@ -59,6 +59,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(title="FLEET_DRAIN_S", description="after SIGTERM, finish what is in flight for so long", ge=0)
     ] = 20.0
 
+    gpu: Annotated[
+        str | None,
+        Meta(
+            title="FLEET_GPU",
+            description="index or UUID of the engine's GPU; else `CUDA_VISIBLE_DEVICES`, else the only one",
+        ),
+    ] = None
+
     def fixed_slots(self) -> int | None:
         """The number, or None for `auto`."""
         return None if self.slots == "auto" else int(self.slots)

@@ -4,6 +4,7 @@ The store blocks, so its calls run in threads. What may pass is waited for (boun
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,7 @@ class ShardRoom:
     """Reads and writes shards for one worker.
 
     `unwritten` counts finished batches on their way to the store; `cause` says why the store is waited for, empty if it is not.
+    `last_write_s` is how long the last write took, with its waits; None before the first.
     """
 
     def __init__(self, store: ObjectStore, threads: ThreadPoolExecutor) -> None:
@@ -60,6 +62,7 @@ class ShardRoom:
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self.unwritten = 0
         self.cause = ""
+        self.last_write_s: float | None = None
 
     async def manifest(self, run: str, made: float = 0.0) -> Manifest:
         """The manifest of a run, from memory after the first time; read again if it is not the one that was `made` then.
@@ -121,7 +124,10 @@ class ShardRoom:
         try:
             body = await self._in_thread(lambda: encode_shard(outcomes))
             counts = ShardCounts.of(outcomes)
-            if await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata(body))):
+            begun = time.monotonic()
+            is_ours = await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata(body)))
+            self.last_write_s = time.monotonic() - begun
+            if is_ours:
                 return StoredShard(counts, len(body))
             log.info("shard.exists", run=run, batch=batch)
             return await self._waiting(lambda: self._surely_stored(key))

@@ -11,7 +11,7 @@ from ops.quickstart.processes import free_port
 from workers.answers import InvalidAnswer
 from workers.contract.errors import EngineOverloaded, EngineUnavailable, PromptRejected
 from workers.contract.schema import Prompt, Sampling
-from workers.engine import Engine, EngineInfo, new_request_id
+from workers.engine import Engine, EngineInfo, flags_digest, new_request_id
 from workers.health import NOT_ASKED, EngineHealth
 
 pytestmark = pytest.mark.integration
@@ -170,7 +170,7 @@ async def test_the_effective_limit_is_read_and_not_the_command_lines() -> None:
         "dp_size": 1,
     }
     async with serving({"/server_info": always(json=told)}) as url, Engine(url) as engine:
-        assert await engine.info() == EngineInfo("0.5.11", "m", 40, 2048)
+        assert await engine.info() == EngineInfo("0.5.11", "m", 40, 2048, flags_digest(told))
 
 
 async def test_an_engine_serves_when_it_generates_a_token_and_not_before() -> None:
