@@ -11,7 +11,6 @@ from producer.command import print_json, settings_of_command
 from producer.manifests import find_manifest, run_names
 from producer.parallel import in_order
 from producer.printable import printable
-from producer.run_state import read_run
 from producer.status_text import number
 from workers.broker import broker_errors, connect
 from workers.contract import names
@@ -19,6 +18,7 @@ from workers.contract.errors import ContractMismatch, ShardCorrupt
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest
 from workers.object_store import ObjectStore
+from workers.progress.run_state import read_run
 from workers.store import open_store
 
 

@@ -11,13 +11,13 @@ from rich.text import Text
 
 from producer.command import PLAIN_LINE_EVERY_S, print_json, settings_of_command
 from producer.manifests import read_manifest
-from producer.progress_figures import document_of, document_of_forgotten, forgotten
-from producer.run_state import RunState, read_run
 from producer.status_text import line, lines, screen
 from workers.broker import broker_errors, connect
 from workers.contract.errors import EXIT_FAILED, BrokerUnavailable, UsageError
 from workers.contract.schema import Manifest
 from workers.contract.settings import FleetSettings
+from workers.progress.figures import document_of, document_of_forgotten, forgotten
+from workers.progress.run_state import RunState, read_run
 from workers.store import open_store
 
 WATCH_EVERY_S = 2.0

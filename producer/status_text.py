@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from producer.printable import counted, printable
-from producer.progress_figures import Document
-from producer.run_state import SILENT, RunState, WorkerState
+from workers.progress.figures import Document
+from workers.progress.run_state import SILENT, RunState, WorkerState
 
 _SHOWN_PARKED = 3
 

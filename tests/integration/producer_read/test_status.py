@@ -9,8 +9,6 @@ import pytest
 import redis
 from rich.console import Console
 
-from producer.progress_figures import document_of
-from producer.run_state import read_run
 from producer.runs import runs
 from producer.status import status
 from producer.status_text import screen
@@ -19,6 +17,8 @@ from tests.integration.producer_read.stored_run import CREATED_AT, write_run
 from workers.contract import names
 from workers.contract.names import RunKeys
 from workers.object_store import ObjectStore
+from workers.progress.figures import document_of
+from workers.progress.run_state import read_run
 
 pytestmark = pytest.mark.integration
 

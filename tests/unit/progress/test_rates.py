@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from producer.rates import Eta, Sample, block_rates, eta, gap_s, rates, stretches, window
+from workers.progress.rates import Eta, Sample, block_rates, eta, gap_s, rates, stretches, window
 
 steps = st.lists(st.tuples(st.floats(2, 10), st.integers(0, 50)), min_size=0, max_size=60)
 

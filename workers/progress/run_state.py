@@ -8,10 +8,10 @@ from typing import cast
 import msgspec
 import redis
 
-from producer.rates import Sample
 from workers.contract import names
 from workers.contract.names import RunKeys
 from workers.contract.schema import Repair
+from workers.progress.rates import Sample
 
 _SAMPLE = msgspec.json.Decoder(tuple[float, int, int, int, int])
 GONE = "gone"

@@ -1,8 +1,8 @@
 """The figures of `status`, from what Redis knows of a run. Pure; names are those of DESIGN §8 and §10."""
 
-from producer.rates import Eta, Sample, eta, gap_s, rates
-from producer.run_state import RunState
 from workers.contract.schema import Manifest
+from workers.progress.rates import Eta, Sample, eta, gap_s, rates
+from workers.progress.run_state import RunState
 
 Document = dict[str, object]
 
