@@ -46,10 +46,10 @@ test-sglang: sglang ## the tests against the real SGLang
 	$(BIN)/pytest -m sglang
 
 run: setup ## prompts in, completions of a real model out: PROMPTS=file, KEEP=1
-	$(BIN)/ops quickstart $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(KEEP),--keep)
+	$(BIN)/ops quickstart $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
 rehearse: setup ## the same with a simulated engine
-	$(BIN)/ops quickstart --simulated $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(KEEP),--keep)
+	$(BIN)/ops quickstart --simulated $(if $(PROMPTS),--prompts $(PROMPTS)) $(if $(filter-out 0,$(KEEP)),--keep)
 
 chaos: setup ## 50 seeded rounds of faults on a fleet of this machine (most of an hour); ROUNDS, SEED
 	$(BIN)/ops drill --s3 --faults-per-round 2 --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)

@@ -10,7 +10,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from workers.celery import configure_logging, settings_from_environment, store_settings_from_environment
+from workers.celery import (
+    configure_logging,
+    settings_from_environment,
+    store_settings_from_environment,
+    warn_of_misspelt_settings,
+)
 from workers.contract.errors import SettingsError
 from workers.contract.settings import FleetSettings, StoreSettings
 
@@ -27,6 +32,7 @@ def settings_of_command() -> FleetSettings:
     """
     settings = settings_from_environment()
     configure_logging(settings)
+    warn_of_misspelt_settings()
     return settings
 
 
@@ -38,6 +44,7 @@ def store_settings_of_command() -> StoreSettings:
     """
     settings = store_settings_from_environment()
     configure_logging(settings)
+    warn_of_misspelt_settings()
     return settings
 
 

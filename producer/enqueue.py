@@ -4,6 +4,7 @@ A run exists from the moment its manifest is in the store. Before, an interrupte
 after, the same command pushes what is missing, and another one under the same name is refused.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import structlog
 from producer.manifests import find_manifest
 from producer.publish import DEFAULT_MAX_QUEUED, Backpressure, done_batches, push_missing, repairs_noted, settle, tell_state
 from producer.resume import resume_all
-from producer.run_lock import RunBusy, RunLock, run_lock
+from producer.run_lock import LockLost, RunBusy, RunLock, run_lock
 from producer.sources.lines import source_name
 from producer.sources.rejects import Reject
 from producer.sources.stream import SourceStream
@@ -156,8 +157,10 @@ def _enqueue(
         watcher.stream(stream, "reading")
         try:
             manifest, rejects = _create(order, store, stream, watcher, lock)
-        except (SourceUnreadable, RunLeftovers):  # there is no run, so nothing may say that one is being enqueued
-            _forget(client, keys)
+        except BaseException:  # there is no run, so nothing may say that one is being enqueued
+            with contextlib.suppress(redis.RedisError, LockLost):
+                lock.check()  # else another producer is at it
+                _forget(client, keys)
             raise
     else:
         compare(order, manifest)
@@ -192,8 +195,10 @@ def _create(
     uploaded = upload(store, order.run, stream, order.batch_size, order.samples, watcher.row, lock.check)
     lock.check()
     if not uploaded.batches:
+        store.delete(layout.rejected(order.run))
         first = f", the first: {uploaded.first_rejects[0].sentence()}" if uploaded.first_rejects else ""
-        raise SourceUnreadable(", ".join(order.sources), f"no row could be accepted ({stream.rejected} rejected{first})")
+        cause = f"no row could be accepted ({stream.rejected} rejected{first}); expected JSON lines, an object in each"
+        raise SourceUnreadable(", ".join(order.sources), cause)
     manifest = manifest_of(order, stream, uploaded)
     body = encode_manifest(manifest)
     if not store.put_new(layout.manifest(order.run), body) and store.get(layout.manifest(order.run)) != body:

@@ -192,10 +192,18 @@ def tell_ignored(ignored: Mapping[str, int]) -> None:
     known = sorted(SAMPLING_FIELDS | set(PROMPT_FIELDS) | {"tools", "id"})
     shown = []
     for name, count in sorted(ignored.items(), key=lambda item: (-item[1], item[0]))[:IGNORED_SHOWN]:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        shown.append(f"{printable(name, 60)} in {counted(count, 'row')}{f' (did you mean {near[0]}?)' if near else ''}")
+        shown.append(f"{printable(name, 60)} in {counted(count, 'row')}{_hint(name, known)}")
     more = f" and {len(ignored) - IGNORED_SHOWN:,} more" if len(ignored) > IGNORED_SHOWN else ""
     click.echo(f"fields that change nothing: {', '.join(shown)}{more}")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    if name == "n":
+        return " (--samples generates rows several times)"
+    if name in known:
+        return " (another field holds the prompt)"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def rehearse(order: Order, *, as_json: bool) -> None:

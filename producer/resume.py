@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 import click
 import kombu.exceptions
@@ -10,7 +11,7 @@ import redis
 from celery import Celery
 
 from producer.command import print_json, settings_of_command, with_progress
-from producer.lift import lift_hold
+from producer.lift import ON_HOLD, lift_hold
 from producer.manifests import read_manifest
 from producer.parallel import in_order
 from producer.printable import counted, printable
@@ -90,8 +91,14 @@ def resume_all(
 
 def _lifted(client: "redis.Redis", settings: FleetSettings, manifest: Manifest) -> Resumption | None:
     with broker_errors(settings), run_lock(client, manifest.run):
+        status = cast("bytes | None", client.hget(RunKeys(manifest.run).state, "status")) or b""
+        if status.decode() not in ON_HOLD:
+            return None
+        waiting, leased = taken_care_of(client, manifest.run)
         lifted = lift_hold(client, settings, manifest)
-    return None if lifted is None else Resumption(lifted[0], Pushed(pushed=lifted[1]))
+    if lifted is None:
+        return None
+    return Resumption(lifted[0], Pushed(pushed=lifted[1], waiting=len(waiting), leased=len(leased - waiting)))
 
 
 def resume_run(
@@ -182,8 +189,8 @@ def resume(run: str, as_json: bool, trust_inputs: bool, anew: bool) -> None:
     """Let RUN go on: one that is paused or cancelled, that Redis forgot, or whose batches were parked.
 
     Unless the run is only on hold, its counters and queue are rebuilt from the store. Safe to repeat at any moment, also while
-    workers work on it. Ends with 1 if an input is missing or corrupt, or an output is not as long as it was written (`producer
-    audit` reads outputs wholly); the other batches are pushed all the same.
+    workers work on it. Ends with 1 if an input that is still needed is missing or corrupt, or an output is not as long as it
+    was written (`producer audit` reads outputs wholly); the other batches are pushed all the same.
     """
     settings = settings_of_command()
     store = open_store(settings)

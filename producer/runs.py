@@ -13,7 +13,7 @@ from producer.parallel import in_order
 from producer.printable import printable
 from producer.status_text import number
 from workers.broker import broker_errors, connect
-from workers.contract import names
+from workers.contract import layout, names
 from workers.contract.errors import ContractMismatch, ShardCorrupt
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest
@@ -93,12 +93,14 @@ def as_line(listed: Listed) -> str:
     if listed.problem is not None:
         return f"{listed.run}: {printable(listed.problem)}"
     if listed.manifest is None:
-        return f"{listed.run}: no manifest, so it is not wholly enqueued; repeat its `producer enqueue` if none is at work"
+        whole = f"If it was whole once, restore {layout.manifest(listed.run)}"
+        return f"{listed.run}: no manifest, so it is not wholly enqueued: repeat its `producer enqueue`. {whole}"
     created = time.strftime("%Y-%m-%d %H:%M", time.gmtime(listed.manifest.created_at))
     prompts = f"{number(listed.manifest.prompts)} prompts"
     model = f", model {printable(listed.manifest.model, 60)}" if listed.manifest.model else ""
     if listed.status is None:
-        return f"{listed.run}: {prompts}, created {created} UTC{model}; Redis does not know it: `producer resume {listed.run}`"
+        steps = f"`producer audit {listed.run}`, `producer resume {listed.run}`"
+        return f"{listed.run}: {prompts}, created {created} UTC{model}; Redis does not know it (any more): {steps}"
     return (
         f"{listed.run}: {listed.status}, {prompts}, {number(listed.completed)} completed, {number(listed.failed)} failed, "
         f"created {created} UTC{model}"

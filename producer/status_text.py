@@ -78,9 +78,7 @@ def _figures(state: RunState, document: Document) -> list[str]:
         f"{f', model {printable(state.model)}' if state.model else ''}",
         f"  prompts   {number(state.total)} = {number(state.completed)} completed + {number(state.failed)} failed "
         f"+ {number(state.pending)} pending ({number(state.in_flight)} in flight); {number(state.rejected)} rows rejected",
-        f"  rate      {number(document['rate_per_sec'], 2)} prompts/s in the last minute, "
-        f"{number(document['rate_per_sec_lifetime'], 2)} over its time of work, "
-        f"{number(document['output_tokens_per_sec'])} output tokens/s",
+        _rate_line(state, document),
         f"  time      {duration(_seconds(document['elapsed_hours']))} since it began, "
         f"left {duration(left['p50'])} (P90 {duration(left['p90'])})",
         f"  tokens    {number(state.prompt_tokens)} in, {number(state.completion_tokens)} out, "
@@ -92,6 +90,15 @@ def _figures(state: RunState, document: Document) -> list[str]:
     if state.flags:
         told.append(f"  flags     {_tally(state.flags)}")
     return told + _parked(state)
+
+
+def _rate_line(state: RunState, document: Document) -> str:
+    """A run that has ended has no present rate; of the past, Redis knows an hour, and none from before it forgot."""
+    known = f"{number(document['rate_per_sec_lifetime'], 2)} prompts/s over the last hour of its work"
+    if state.ended:
+        return f"  rate      {known}"
+    now = f"{number(document['rate_per_sec'], 2)} prompts/s now, {number(document['output_tokens_per_sec'])} output tokens/s"
+    return f"  rate      {now}; {known}"
 
 
 def _seconds(hours: object) -> float | None:
@@ -116,7 +123,7 @@ def _parked(state: RunState) -> list[str]:
 
 def _worker_lines(state: RunState) -> list[str]:
     return [
-        f"{printable(worker.name, 60)}: {_state_of(worker)}{_busy(worker)}; "
+        f"{printable(worker.name, 60)}: {_state_of(worker)}{'' if state.ended else _busy(worker)}; "
         f"of this run {worker.completed:,} completed, {worker.failed:,} failed"
         f"{f'; {printable(worker.cause)}' if worker.cause else ''}"
         for worker in state.workers

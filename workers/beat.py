@@ -65,7 +65,7 @@ class Heart:
                 self.failing = False
             except redis.exceptions.RedisError as error:
                 self.failing = True
-                log.warning("beat.failed", cause=str(error), next=f"again in {self._renewal_s:g} s")
+                log.warning("beat.failed", cause=str(error), next=f"again in {self._renewal_s:g} s; does FLEET_BROKER name it?")
             health = self._bench.health
             if not health.serves and self._deliveries.open and health.sick_for_s() >= self._engine_grace_s:
                 self._deliveries.hand_back_all(f"engine sick: {health.cause}", engine_died=True)
@@ -152,6 +152,12 @@ class Heart:
         pipeline.expire(key, round(names.WORKER_TTL_S))
         before, *_ = await pipeline.execute()
         self._look_for_namesake(*((value or b"").decode() for value in before))
+
+    async def leave(self) -> None:
+        """Say that this worker has ended: what is silent now did not die."""
+        key = names.worker_key(self._worker)
+        if await self._redis.hget(key, "started_at") == str(self._started_at).encode():  # else it is a namesake's
+            await self._redis.delete(key)
 
     def _look_for_namesake(self, started_at: str, host: str, pid: str) -> None:
         """Who wrote under this worker's name since its last beat, if another one did."""

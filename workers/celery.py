@@ -16,7 +16,7 @@ from workers.broker import sentinel_options
 from workers.contract import names
 from workers.contract.errors import SettingsError
 from workers.contract.settings import FleetSettings, StoreSettings, read_settings
-from workers.settings import WorkerSettings
+from workers.settings import WorkerSettings, misspelt_settings
 
 MAX_OPEN_BATCHES = 1024
 """Size of the pool: threads that each wait for one open batch. How many are open is decided by `workers/slots.py`."""
@@ -121,6 +121,12 @@ def configure_logging(settings: StoreSettings) -> None:
     # Celery reports each task in prose; every delivery already ends in one event of ours (workers/tasks.py).
     for noisy in ("celery.worker.strategy", "celery.app.trace", "botocore", "aiohttp", "httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
+def warn_of_misspelt_settings() -> None:
+    """On stderr, once a process."""
+    for sentence in misspelt_settings(os.environ):
+        sys.stderr.write(f"warning: {sentence}\n")
 
 
 def __getattr__(name: str) -> object:

@@ -54,6 +54,7 @@ class EngineRoom(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has n
         super().__init__(worker, **options)
         worker.options.update(without_gossip=True, without_mingle=True)  # chatter of N² that we do not use
         self._settings = configuration.settings_from_environment()
+        configuration.warn_of_misspelt_settings()
         try:
             self._own = configuration.worker_settings_from_environment()
         except SettingsError as error:

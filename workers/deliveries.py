@@ -170,7 +170,8 @@ class Deliveries:
     async def _refuse(self, message: BatchMessage, wanted: str) -> Ending:
         """Leave a batch to workers whose engines serve its model; slowly, as they may all be busy."""
         serves = self.engine_info.model if self.engine_info else ""
-        self.refuses = f"run {message.run} wants model {wanted}, the engine serves {serves}"
+        same = "if that is the same, set FLEET_MODEL"
+        self.refuses = f"run {message.run} wants model {wanted}, the engine serves {serves}; {same}"
         passed = self._refused < MAX_REFUSED  # then the next message is taken meanwhile
         self._refused += passed
         self.settled += passed
@@ -181,7 +182,7 @@ class Deliveries:
             self._refused -= passed
             self.settled -= passed
         await self.push_again(message.run, message.batch, recovered=False)  # behind the others, or they would never be seen
-        return "batch.refused", {"because": self.refuses, "next": "another worker takes it; or see FLEET_MODEL"}
+        return "batch.refused", {"because": self.refuses, "next": "another worker takes it"}
 
     async def _work_on(self, batch: OpenBatch, claimed: Claimed) -> Ending:
         batch.work = asyncio.create_task(self._complete(batch, claimed))

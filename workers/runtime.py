@@ -4,6 +4,7 @@ Runs on the pool's event loop. Celery's side is workers/tasks.py and workers/con
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
+import redis.exceptions
 import structlog
 from celery import Celery
 
@@ -37,6 +39,7 @@ DEFAULT_RUNNING_LIMIT = 16
 """When the engine does not tell its limit: low enough for any engine, and the log says so."""
 STORE_THREADS = 16
 POLL_S = 0.05
+FAREWELL_WITHIN_S = 2.0
 
 log = structlog.get_logger()
 
@@ -85,11 +88,11 @@ class Runtime:
         async with AsyncExitStack() as stack:
             if self._settings.broker_url.unprotected:
                 log.warning("broker.unprotected", next="give Redis a password, and FLEET_BROKER too (SECURITY.md)")
-            redis = connect_async(self._settings)
-            stack.push_async_callback(redis.aclose)
+            client = connect_async(self._settings)
+            stack.push_async_callback(client.aclose)
             try:
                 with broker_errors(self._settings):
-                    await redis.ping()
+                    await client.ping()
             except BrokerUnavailable as error:
                 log.warning("broker.away", cause=str(error), next="tried again until it is there")
             store = open_store(self._settings)
@@ -109,13 +112,13 @@ class Runtime:
             self._suspects = SuspectLane()
             jitter = random.Random()  # noqa: S311  (no secret)
             bench = Bench(self._engine, self._health, self._slots, policy, jitter, self._suspects)
-            ledger = Ledger(redis, self._worker, self._settings.lease_s)
+            ledger = Ledger(client, self._worker, self._settings.lease_s)
             self._shards = shards = ShardRoom(store, self._threads)
             self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
             gpu = Gpu.find(self._own.gpu)
             telemetry = Telemetry(self._engine, lambda: self._health.serves, self._threads, gpu)
             self._heart = heart = Heart(
-                redis,
+                client,
                 self._worker,
                 ledger,
                 self.deliveries,
@@ -135,6 +138,9 @@ class Runtime:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                with contextlib.suppress(redis.exceptions.RedisError, TimeoutError):
+                    async with asyncio.timeout(FAREWELL_WITHIN_S):
+                        await heart.leave()
         self._threads.shutdown(wait=False)
 
     async def _know_engine(self) -> str | None:

@@ -1,12 +1,27 @@
 """Settings of one worker process, which differ from host to host. Read once, in workers/celery.py."""
 
+import difflib
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from workers.contract.errors import SettingsError
-from workers.contract.settings import check_url
+from workers.contract.settings import FleetSettings, check_url, setting_rows
+
+ELSEWHERE = frozenset({"FLEET_USD_PER_HOUR"})
+"""Read by other parts of the fleet."""
+
+
+def misspelt_settings(environment: Iterable[str]) -> list[str]:
+    """A sentence for each variable that begins with FLEET_ and that nobody reads."""
+    known = {row.name for kind in (FleetSettings, WorkerSettings) for row in setting_rows(kind)} | ELSEWHERE
+    told = []
+    for name in sorted(name for name in environment if name.startswith("FLEET_") and name not in known):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+        told.append(f"{name} is no setting, and nothing reads it{f'; did you mean {near[0]}?' if near else ''}")
+    return told
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from workers.contract.errors import EXIT_DONE, EXIT_ENGINE, EXIT_FAILED
 
 OWN_FLEET = ("FLEET_", "AWS_")
 """Variables that begin so describe the user's fleet, and nothing of it is touched here."""
+KEPT = frozenset({"AWS_CA_BUNDLE"})
 EXAMPLE = Path(__file__).with_name("prompts.jsonl")
 FLOWER_CONFIG = Path(__file__).parents[1] / "flower" / "flowerconfig.py"
 SHOWN = 4
@@ -119,7 +120,8 @@ def quickstart(simulated: bool, prompts: Path, max_tokens: int, folder: Path | N
 
 def leave_alone_the_users_fleet(*, simulated: bool) -> None:
     """Forget the variables that name it, and say which."""
-    names = [name for name in os.environ if name.startswith(OWN_FLEET) or (simulated and name == "ENGINE_URL")]
+    mine = {name for name in os.environ if name.startswith(OWN_FLEET)} - KEPT
+    names = [*mine, *({"ENGINE_URL"}.intersection(os.environ) if simulated else ())]
     for name in names:
         del os.environ[name]
     if names:
@@ -134,6 +136,11 @@ def run_all(fleet: Fleet, prompts: Path, max_tokens: int, *, simulated: bool) ->
     if looked.returncode:  # before minutes are spent on an installation
         console.print(f"[red]{escape(looked.stderr.strip())}[/]")
         return looked.returncode
+    engine_url = os.environ.get("ENGINE_URL")
+    if engine_url and not engines.answers(f"{engine_url.rstrip('/')}/v1/models"):
+        told = f"ENGINE_URL names {engine_url}, and nothing answers there; unset it to use an engine of this machine"
+        console.print(f"[red]{escape(told)}[/]")
+        return EXIT_ENGINE
     fleet.folder.mkdir(parents=True, exist_ok=True)
     start_all(fleet, simulated=simulated)
     result = fleet.folder / "completions.jsonl"

@@ -78,9 +78,8 @@ def test_an_engine_that_comes_back_with_another_model_gets_no_more_of_the_run(fl
     before = fleet.counted()
     fleet.engine("gpu0", *ENGINE, "--model", "/data/models/Qwen3-32B", port=port_of(fleet))
     wait_until(lambda: "Qwen3-32B" in fleet.told_by("gpu0").get("cause", ""), 30, "the refusal told")
-    assert fleet.told_by("gpu0")["cause"] == (
-        "run r wants model /data/models/Qwen3-8B, the engine serves /data/models/Qwen3-32B"
-    )
+    models = "wants model /data/models/Qwen3-8B, the engine serves /data/models/Qwen3-32B"
+    assert fleet.told_by("gpu0")["cause"] == f"run r {models}; if that is the same, set FLEET_MODEL"
     assert not fleet.generated("gpu0"), "the other model generated nothing of it"
     assert fleet.counted() <= before + 20
     fleet.enqueue(fleet.prompts(32, start=5000), "other", "--batch-size", "16")  # a run that names no model
@@ -95,9 +94,8 @@ def test_a_run_that_names_its_model_is_refused_from_the_first_batch(fleet: Fleet
     fleet.engine("gpu0", *ENGINE, "--model", "llama")
     worker = fleet.worker()
     fleet.enqueue(fleet.prompts(20), "r", "--model", "qwen")
-    wait_until(
-        lambda: fleet.told_by("gpu0").get("cause") == "run r wants model qwen, the engine serves llama", 20, "the refusal"
-    )
+    refusal = "run r wants model qwen, the engine serves llama; if that is the same, set FLEET_MODEL"
+    wait_until(lambda: fleet.told_by("gpu0").get("cause") == refusal, 20, "the refusal")
     assert fleet.counted() == 0
     worker.stop()
     worker = fleet.worker("gpu0", FLEET_MODEL="qwen")

@@ -149,3 +149,11 @@ def test_failed_prompts_are_generated_again_once_their_cause_is_gone(fleet: Flee
     assert sum(generated.values()) == 122
     for key in fleet.client.scan_iter("fleet:*"):
         assert fleet.client.pttl(key) >= 0, key
+
+
+def test_a_run_that_goes_on_says_where_its_batches_are(fleet: FleetUnderTest) -> None:
+    fleet.engine()
+    fleet.enqueue(fleet.prompts(40), "r", "--batch-size", "10")
+    assert fleet.producer("pause", "r").code == 0
+    told = fleet.producer("resume", "r", "--json").json
+    assert (told["pushed"] + told["waiting"] + told["leased"], told["pending"]) == (4, 40)

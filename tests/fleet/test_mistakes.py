@@ -93,3 +93,24 @@ def test_a_port_that_is_taken_is_named(fleet: FleetUnderTest) -> None:
     assert second.returncode() == 2
     assert f"port {port} of 127.0.0.1: Address already in use; choose another with --port" in log_of(second)
     assert "Traceback" not in log_of(second)
+
+
+def test_a_setting_that_nobody_reads_is_told_by_worker_and_producer(fleet: FleetUnderTest) -> None:
+    fleet.engine()
+    worker = fleet.worker("gpu0", FLEET_SLOT="3")
+    assert "warning: FLEET_SLOT is no setting, and nothing reads it; did you mean FLEET_SLOTS?" in log_of(worker)
+    fleet.settings["FLEET_LEASES"] = "3"
+    assert (
+        "warning: FLEET_LEASES is no setting, and nothing reads it; did you mean FLEET_LEASE_S?" in fleet.producer("runs").err
+    )
+
+
+def test_a_worker_that_ended_in_order_is_not_called_silent(fleet: FleetUnderTest) -> None:
+    fleet.engine()
+    worker = fleet.worker()
+    fleet.enqueue(fleet.prompts(30), "r", "--batch-size", "5")
+    fleet.wait_complete()
+    assert worker.stop() == 0
+    assert fleet.told_by("gpu0") == {}
+    (told,) = fleet.status()["workers"]
+    assert (told["state"], told["completed"], told["in_flight"]) == ("gone", 30, None)

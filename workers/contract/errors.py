@@ -237,7 +237,7 @@ class RunLeftovers(UsageError):
     def __str__(self) -> str:
         return (
             f"run {self.run}: {self.store_url} holds completions of an earlier run of this name ({self.key} and perhaps more) "
-            "without its manifest; remove them, or use another --run"
+            "without its manifest; restore that, or remove them, or use another --run"
         )
 
 
@@ -286,7 +286,7 @@ class RunIncomplete(FleetError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run}: {self.missing} of {self.total} prompts have no outcome yet; "
+            f"run {self.run}: {self.missing:,} of {self.total:,} prompts have no outcome yet; "
             f"wait (`producer status {self.run}`), or take what is there with --partial"
         )
 

@@ -112,7 +112,7 @@ def time_left(state: RunState, samples: tuple[Sample, ...]) -> Eta | None:
     """Time left of a run that goes on; 0 of a complete one, None of one on hold."""
     if state.status == "complete":
         return Eta(0.0, 0.0)
-    if state.status not in {"running", "enqueueing"} or state.pending is None:
+    if state.status not in {"running", "enqueueing"} or state.pending is None or state.stands:
         return None
     return eta(samples, state.now_s, max(0, state.pending))
 

@@ -178,7 +178,11 @@ def test_another_source_under_the_same_name_is_refused(local: Place) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{}\n", "no row could be accepted (1 rejected, the first: {source} line 1: no_prompt (it has no fields))"),
+        (
+            "{}\n",
+            "no row could be accepted (1 rejected, the first: {source} line 1: no_prompt (it has no fields)); "
+            "expected JSON lines, an object in each",
+        ),
         ("\n", "empty, or blank lines only"),
     ],
 )
@@ -189,6 +193,7 @@ def test_a_source_without_any_row_leaves_nothing_behind(local: Place, content: s
     assert done.returncode == 2
     assert done.stderr == f"{source}: {sentence.format(source=source)}; nothing was enqueued\n"
     assert local.client.keys() == []
+    assert list(local.store.list("")) == []
     local.told(local.source(10))
     local.assert_whole(10)
 
@@ -354,7 +359,7 @@ def test_completions_of_an_earlier_run_of_the_name_are_not_taken_for_this_ones(p
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
         f"run r: {place.store.url} holds completions of an earlier run of this name (runs/r/completions/00000003.jsonl.zst and "
-        "perhaps more) without its manifest; remove them, or use another --run"
+        "perhaps more) without its manifest; restore that, or remove them, or use another --run"
     )
     assert not place.client.exists(KEYS.state)
     assert place.waiting() == 0
@@ -387,7 +392,7 @@ def test_no_redis_is_exit_3(local: Place) -> None:
     done = down.enqueue(local.source(3))
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1] == (
-        f"broker redis://***@127.0.0.1:{port}/0: Error 111 connecting to 127.0.0.1:{port}. Connection refused.; "
+        f"broker redis://***@127.0.0.1:{port}/0: Error 111 connecting to 127.0.0.1:{port}. Connection refused; "
         "is Redis up, and does FLEET_BROKER name it?"
     )
     assert "secret" not in done.stderr

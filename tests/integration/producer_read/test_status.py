@@ -190,8 +190,8 @@ def test_runs_joins_the_store_with_redis(store: ObjectStore, run_command: Run, c
     assert (listed["forgotten"]["status"], listed["forgotten"]["completed"], listed["forgotten"]["total"]) == (None, None, 20)
     text = run_command(runs).out
     assert (
-        "forgotten: 20 prompts, created 2026-05-28 20:26 UTC, model m; Redis does not know it: `producer resume forgotten`"
-        in text
+        "forgotten: 20 prompts, created 2026-05-28 20:26 UTC, model m; Redis does not know it (any more): "
+        "`producer audit forgotten`, `producer resume forgotten`" in text
     )
     assert "broken: runs/broken/manifest.json: found" in text
     assert "begun: no manifest, so it is not wholly enqueued" in text
