@@ -78,8 +78,8 @@ def test_an_engine_that_comes_back_with_another_model_gets_no_more_of_the_run(fl
     before = fleet.counted()
     fleet.engine("gpu0", *ENGINE, "--model", "/data/models/Qwen3-32B", port=port_of(fleet))
     wait_until(lambda: "Qwen3-32B" in fleet.told_by("gpu0").get("cause", ""), 30, "the refusal told")
-    models = "wants model /data/models/Qwen3-8B, the engine serves /data/models/Qwen3-32B"
-    assert fleet.told_by("gpu0")["cause"] == f"run r {models}; if that is the same, set FLEET_MODEL"
+    wanted = "wants model /data/models/Qwen3-8B, the engine serves /data/models/Qwen3-32B"
+    assert fleet.told_by("gpu0")["cause"] == f"run r {wanted}; if that is the same, set FLEET_MODEL"
     assert not fleet.generated("gpu0"), "the other model generated nothing of it"
     assert fleet.counted() <= before + 20
     fleet.enqueue(fleet.prompts(32, start=5000), "other", "--batch-size", "16")  # a run that names no model
