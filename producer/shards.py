@@ -83,23 +83,22 @@ def read_batch(store: ObjectStore, manifest: Manifest, number: int, *, with_coun
     except ShardCorrupt as error:
         input_error = error
     key = layout.completions_shard(manifest.run, label)
-    body = store.get(key)
-    completions, output_error, told, told_error = None, None, None, None
-    if body is not None:
+    body, completions, output_error, told, told_error = None, None, None, None, None
+    try:
+        body = store.get(key)
+        completions = None if body is None else decode_completions(key, body)
+    except ShardCorrupt as error:
+        output_error = error
+    if body is not None and with_counts:
+        metadata = stored_metadata(store, key)
         try:
-            completions = decode_completions(key, body)
+            check_digest(key, body, metadata)
         except ShardCorrupt as error:
-            output_error = error
-        if with_counts:
-            metadata = stored_metadata(store, key)
-            try:
-                check_digest(key, body, metadata)
-            except ShardCorrupt as error:
-                completions, output_error = None, output_error or error
-            try:
-                told = ShardCounts.from_metadata(key, metadata)
-            except ShardCorrupt as error:
-                told_error = error
+            completions, output_error = None, output_error or error
+        try:
+            told = ShardCounts.from_metadata(key, metadata)
+        except ShardCorrupt as error:
+            told_error = error
     return BatchRead(
         number,
         label,

@@ -1,15 +1,14 @@
 """Write the input shards of a run while its source is read, then its rejects. Knows no Redis."""
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import zstandard
 
 from producer.batching import batches
 from producer.parallel import in_order
+from producer.scratch import scratch_folder
 from producer.sources.rejects import Reject
 from producer.sources.stream import SourceStream
 from workers.contract import layout
@@ -45,10 +44,11 @@ def upload(
     Raises:
         SourceUnreadable: Part of the source cannot be read.
         StoreUnavailable: What was written stays, and the next try finds it.
+        ScratchUnusable: So it does then.
     """
     first: list[Reject] = []
-    with tempfile.TemporaryDirectory(prefix="promptfleet-") as folder:
-        path = Path(folder) / "rejected.jsonl.zst"
+    with scratch_folder() as folder:
+        path = folder / "rejected.jsonl.zst"
         with path.open("wb") as file, zstandard.ZstdCompressor(level=3).stream_writer(file) as rejected:
 
             def accepted() -> Iterator[Prompt]:

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from workers.contract.errors import StoreDenied, StoreUnavailable
+from workers.contract.errors import StoreDenied, StoreFull, StoreUnavailable
 from workers.object_store import ObjectInfo
 
 _HIDDEN = (".meta", ".tmp", ".lock")
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FileStore:
@@ -158,8 +160,18 @@ class FileStore:
         try:
             yield
         except OSError as error:
-            kind = StoreDenied if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else StoreUnavailable
-            raise kind(self.url, f"{action} {key}", os.strerror(error.errno or 0)) from error
+            cause = os.strerror(error.errno or 0)
+            if error.errno in _FULL:
+                raise StoreFull(self.url, f"{action} {key}", cause, _free_bytes(self.root)) from error
+            kind = StoreDenied if error.errno in _DENIED else StoreUnavailable
+            raise kind(self.url, f"{action} {key}", cause) from error
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:  # the folder itself could not be made
+        return None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -22,7 +22,8 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Objects by key, below the prefix that the store was opened with.
 
-    Every method raises `StoreUnavailable` for what may pass and `StoreDenied` for what will not.
+    Every method raises `StoreUnavailable` for what may pass (`StoreBusy` and `StoreFull` name two causes) and `StoreDenied` for
+    what will not; `get` also `ShardCorrupt` where the store itself finds that a body is not what was written.
     """
 
     url: str

@@ -95,7 +95,7 @@ class Runtime:
                     await client.ping()
             except BrokerUnavailable as error:
                 log.warning("broker.away", cause=str(error), next="tried again until it is there")
-            store = open_store(self._settings)
+            store = open_store(self._settings, patient=False)
             if weaker := await asyncio.get_running_loop().run_in_executor(self._threads, store.check):
                 log.warning("store.weaker", what=weaker)
             engine = Engine(self._own.engine_url, self._own.engine_api_key, self._own.request_timeout_s)

@@ -14,9 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import boto3
 from boto3.exceptions import S3UploadFailedError
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.credentials import ReadOnlyCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    FlexibleChecksumError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+    SSOError,
+    TokenRetrievalError,
+)
+from tenacity import RetryCallState, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from workers.contract.errors import StoreDenied, StoreUnavailable
+from workers.contract.errors import ShardCorrupt, StoreBusy, StoreDenied, StoreUnavailable
 from workers.contract.settings import StoreSettings
 from workers.object_store import ObjectInfo
 
@@ -29,51 +42,89 @@ _DENIED = frozenset(
     {
         *("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"),
         *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed"),
+        "400",  # of a HEAD, whose answer has no body to say more: S3 answers so to an expired token
     }
 )
+_BUSY = frozenset({"SlowDown", "503", "429", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"})
 _ABSENT = frozenset({"404", "NoSuchKey"})
 _LOST_RACE = frozenset({"412", "PreconditionFailed"})
 """Not 409: two writers are at it, and either may fail yet; S3 says to try again."""
 _UNSUPPORTED = frozenset({"501", "NotImplemented"})
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError)
+_SPOILED = (IncompleteReadError, ResponseStreamingError, FlexibleChecksumError)
+"""A body that was cut or changed on its way; boto3 tries again only what goes wrong before the body."""
+READS = 3
+READ_TIMEOUT_S = 20.0
+"""Without one byte of an answer. A request that is given up may have been done: put-if-absent makes a second one harmless."""
+BUSY_FOR_S = 300.0
+"""A command goes on asking a store that wants fewer requests; a worker asks again itself, and tells why it waits."""
 MAX_CONNECTIONS = 32
 """Shards are written by a few threads at a time; boto3's default of 10 makes them wait for each other."""
+
+
+def _busy_for_long(state: RetryCallState) -> bool:
+    store: S3Store = state.args[0]
+    return (state.seconds_since_start or 0.0) >= store.busy_for_s
+
+
+_patiently = retry(
+    retry=retry_if_exception_type(StoreBusy),
+    stop=_busy_for_long,
+    wait=wait_random_exponential(multiplier=1.0, max=20.0),
+    reraise=True,
+)
 
 
 class S3Store:
     """See `ObjectStore`. Credentials, region and endpoint come from boto3's own chain (`AWS_*`, profiles, instance role)."""
 
-    def __init__(self, bucket: str, prefix: str, settings: StoreSettings) -> None:
+    def __init__(self, bucket: str, prefix: str, settings: StoreSettings, busy_for_s: float = BUSY_FOR_S) -> None:
         self.bucket = bucket
+        self.busy_for_s = busy_for_s
         self.prefix = f"{prefix}/" if prefix else ""
         self.url = f"s3://{bucket}/{prefix}".rstrip("/")
         self._settings = settings
         self._conditional = True
         self._client_lock = threading.Lock()
         self._made: S3Client | None = None
+        self._credentials: ReadOnlyCredentials | None = None
+        self._denied = False
 
     @property
     def _client(self) -> "S3Client":
         with self._client_lock:
-            if self._made is None:
+            if self._made is None or self._has_outlived_credentials():
                 checksums: Checksums = "when_required" if self._settings.s3_old_checksums else "when_supported"
                 config = Config(
                     signature_version="s3v4",
                     connect_timeout=10,
-                    read_timeout=60,
+                    read_timeout=READ_TIMEOUT_S,
                     max_pool_connections=MAX_CONNECTIONS,
                     retries={"mode": "standard", "total_max_attempts": 4},
                     request_checksum_calculation=checksums,
                     response_checksum_validation=checksums,
                     s3={"addressing_style": "path"} if self._custom_endpoint() else {},
                 )
-                region = boto3.session.Session().region_name or "us-east-1"
-                self._made = boto3.session.Session().client("s3", config=config, region_name=region)
+                session = boto3.session.Session()
+                self._credentials = _credentials_of(session)
+                self._made = session.client("s3", config=config, region_name=session.region_name or "us-east-1")
             return self._made
+
+    def _has_outlived_credentials(self) -> bool:
+        """Whether the client was denied, and the credentials that are found now are others: the client is made anew then.
+
+        Not at each denial: that takes a tenth of a second, and every batch that waits asks again.
+        """
+        if not self._denied:
+            return False
+        self._denied = False
+        return _credentials_of(boto3.session.Session()) != self._credentials
 
     @staticmethod
     def _custom_endpoint() -> bool:
         return "amazonaws.com" not in boto3.session.Session().client("s3", region_name="us-east-1").meta.endpoint_url
 
+    @_patiently
     def put_new(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> bool:
         """Write unless the key exists."""
         with self._told("write", key):
@@ -98,6 +149,7 @@ class S3Store:
                 raise
             return True
 
+    @_patiently
     def put(self, key: str, body: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Write, replacing what is there."""
         with self._told("write", key):
@@ -105,21 +157,33 @@ class S3Store:
                 Bucket=self.bucket, Key=self._key(key), Body=body, Metadata=dict(metadata or {}), **self._extra()
             )
 
+    @_patiently
     def put_file(self, key: str, path: Path) -> None:
         """Upload a file in parts, replacing what is there."""
         with self._told("write", key):
             self._client.upload_file(str(path), self.bucket, self._key(key), ExtraArgs=self._extra())
 
+    @_patiently
     def get(self, key: str) -> bytes | None:
         """The body, or None."""
         with self._told("read", key):
-            try:
-                return self._client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
-            except ClientError as error:
-                if _code(error) in _ABSENT:
-                    return None
-                raise
+            return self._body(key)
 
+    @retry(
+        retry=retry_if_exception_type(_SPOILED),
+        stop=stop_after_attempt(READS),
+        wait=wait_random_exponential(multiplier=0.2, max=2.0),
+        reraise=True,
+    )
+    def _body(self, key: str) -> bytes | None:
+        try:
+            return self._client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+        except ClientError as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise
+
+    @_patiently
     def head(self, key: str) -> ObjectInfo | None:
         """Size and metadata, or None."""
         with self._told("read", key):
@@ -133,22 +197,23 @@ class S3Store:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects below a prefix, by key, page by page."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(prefix))
         with self._told("list", prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self._key(prefix))
             for page in pages:
                 for item in page.get("Contents", ()):
                     yield ObjectInfo(item["Key"].removeprefix(self.prefix), item["Size"])
 
     def folders(self, prefix: str) -> Iterator[str]:
         """One level below a prefix, by name, page by page."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.bucket, Prefix=self._key(prefix), Delimiter="/"
-        )
         with self._told("list", prefix):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self._key(prefix), Delimiter="/"
+            )
             for page in pages:
                 for item in page.get("CommonPrefixes", ()):
                     yield item["Prefix"].removeprefix(self.prefix)
 
+    @_patiently
     def delete(self, key: str) -> None:
         """Remove, if it is there."""
         with self._told("delete", key):
@@ -158,7 +223,7 @@ class S3Store:
         """Write one object twice, on condition that it is absent: the second write must lose."""
         key = f".fleet-check/{uuid.uuid4().hex}"
         try:
-            if not self.put_new(key, b"first"):
+            if not self.put_new(key, b"first") and self.get(key) != b"first":  # unless its answer was lost, and it met itself
                 raise StoreUnavailable(self.url, "check", "a conditional put of a new key was refused")
             if self._conditional and self.put_new(key, b"second"):
                 self._conditional = False
@@ -186,17 +251,41 @@ class S3Store:
         try:
             yield
         except ClientError as error:
-            kind = StoreDenied if _code(error) in _DENIED else StoreUnavailable
+            kind = _kind(error)
             if kind is StoreDenied:
-                self._made = None  # the next try reads the credentials anew: they may have been replaced meanwhile
-            raise kind(
-                self.url, f"{action} {key}", f"{_code(error)} {error.response['Error'].get('Message', '')}".strip()
-            ) from error
-        except (NoCredentialsError, PartialCredentialsError) as error:
+                self._denied = True
+            raise kind(self.url, f"{action} {key}", _cause(error)) from error
+        except _NO_CREDENTIALS as error:
+            self._denied = True
             raise StoreDenied(self.url, f"{action} {key}", str(error)) from error
+        except FlexibleChecksumError as error:  # in every read: so it lies in the store
+            raise ShardCorrupt(key, f"another checksum ({error})", "the bytes that were written") from error
         except (BotoCoreError, S3UploadFailedError) as error:
             raise StoreUnavailable(self.url, f"{action} {key}", str(error)) from error
 
 
 def _code(error: ClientError) -> str:
     return error.response["Error"].get("Code", "")
+
+
+def _kind(error: ClientError) -> type[StoreDenied | StoreUnavailable]:
+    if _code(error) in _DENIED or _status(error) in {401, 403}:
+        return StoreDenied
+    return StoreBusy if _code(error) in _BUSY else StoreUnavailable
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _cause(error: ClientError) -> str:
+    code, status = _code(error), str(_status(error))
+    if code == "400":
+        return "400 to a HEAD, which tells no reason; most often an expired token"
+    told = (status, code, error.response["Error"].get("Message", ""))
+    return " ".join(word for word in dict.fromkeys(told) if word)
+
+
+def _credentials_of(session: "boto3.session.Session") -> ReadOnlyCredentials | None:
+    found = session.get_credentials()
+    return None if found is None else found.get_frozen_credentials()

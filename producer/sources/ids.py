@@ -2,31 +2,35 @@
 
 import hashlib
 import sqlite3
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Self
 
+from producer.scratch import scratch_folder
 from workers.contract.schema import PromptId
 
 CACHE_KIB = 64 * 1024
 
 
 class SeenIds:
-    """A set of ids in a temporary file. An integer and the string of its digits are two ids."""
+    """A set of ids in a temporary file. An integer and the string of its digits are two ids.
+
+    Raises `ScratchUnusable` at the end of the block, instead of what the disk said within it.
+    """
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="promptfleet-ids-")
-        self._table = sqlite3.connect(Path(self._folder.name) / "ids.sqlite", isolation_level=None)
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_KIB}", "locking_mode=EXCLUSIVE"):
-            self._table.execute(f"PRAGMA {pragma}")
-        self._table.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+        with ExitStack() as stack:
+            folder = stack.enter_context(scratch_folder())
+            self._table = stack.enter_context(closing(sqlite3.connect(folder / "ids.sqlite", isolation_level=None)))
+            for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{CACHE_KIB}", "locking_mode=EXCLUSIVE"):
+                self._table.execute(f"PRAGMA {pragma}")
+            self._table.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._table.close()
-        self._folder.cleanup()
+        self._stack.__exit__(kind, error, trace)
 
     def add(self, ids: Sequence[PromptId]) -> list[bool]:
         """Add ids; shape (len(ids),): whether each was there before, earlier ones of the same call included."""

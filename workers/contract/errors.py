@@ -4,11 +4,11 @@ Knows the classes, their sentences and the exit code of a command that ends with
 
 ```
 FleetError
-├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · StoreUnavailable · BrokerUnavailable
+├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · StoreUnavailable (StoreBusy · StoreFull) · BrokerUnavailable
 ├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
 ├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · StoreEmpty · RowRejected (one row, `--strict`)
 ├── SettingsError   the process does not start
-└── RunIncomplete · StaleMessage
+└── RunIncomplete · StaleMessage · ScratchUnusable
 ```
 Callers decide by class, never by text. A class takes values and writes its own sentence; the values also go to `super()`,
 because errors cross the worker pool by pickle.
@@ -84,6 +84,32 @@ class StoreUnavailable(Retryable):
 
     def __str__(self) -> str:
         return f"store {self.url}: {self.action}: {self.cause}; check FLEET_STORE and AWS_ENDPOINT_URL"
+
+
+class StoreBusy(StoreUnavailable):
+    """The store asks for fewer requests: 503 SlowDown and its like."""
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.url}: {self.action}: {self.cause}; it wants fewer requests at once; workers ask again by themselves, "
+            "a command when it is given again; if that does not end, ask for a higher limit or use fewer workers"
+        )
+
+
+class StoreFull(StoreUnavailable):
+    """The disk of a folder store has no room."""
+
+    def __init__(self, url: str, action: str, cause: str, free_bytes: int | None) -> None:
+        super().__init__(url, action, cause)
+        self.args = (url, action, cause, free_bytes)
+        self.free_bytes = free_bytes
+
+    def __str__(self) -> str:
+        free = "" if self.free_bytes is None else f", {self.free_bytes} bytes are free in {self.url.removeprefix('file://')}"
+        return (
+            f"store {self.url}: {self.action}: {self.cause}{free}; make room there: workers then go on by themselves, "
+            "a command when it is given again"
+        )
 
 
 class BrokerUnavailable(Retryable):
@@ -274,6 +300,20 @@ class RunElsewhere(Retryable):
         return (
             f"run {self.run}: {self.store_url} holds no manifest of it; has this worker the FLEET_STORE of the producer? "
             "If the run was deleted, `producer cancel` ends it"
+        )
+
+
+class ScratchUnusable(FleetError):
+    """A command's temporary files cannot be written."""
+
+    def __init__(self, folder: str, cause: str) -> None:
+        super().__init__(folder, cause)
+        self.folder, self.cause = folder, cause
+
+    def __str__(self) -> str:
+        return (
+            f"temporary files in {self.folder}: {self.cause}; make room there, or name another folder in TMPDIR, "
+            "then give the same command again"
         )
 
 

@@ -157,6 +157,7 @@ def test_a_shard_that_was_changed_or_cut_differs_from_its_metadata() -> None:
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, FleetError)]
 SAMPLE_VALUES: dict[str, Any] = {
     "retry_after_s": 2.0,
+    "free_bytes": 4096,
     "kind": "lost",
     "status": 400,
     "missing": 3,
