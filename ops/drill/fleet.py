@@ -42,7 +42,10 @@ class Result:
 
 @dataclass
 class LocalFleet:
-    """Starts parts, runs commands, reads what is true. `settings` and `store_env` go to every part."""
+    """Starts parts, runs commands, reads what is true.
+
+    `settings` and `store_env` go to every part; `within` stands before the programs of workers and producer.
+    """
 
     folder: Path
     store_url: str
@@ -50,6 +53,7 @@ class LocalFleet:
     redis_process: ChildProcess
     redis_port: int
     settings: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
     children: list[ChildProcess] = field(default_factory=list)
     engines: dict[str, str] = field(default_factory=dict)
 
@@ -100,7 +104,7 @@ class LocalFleet:
         log_path = self.folder / f"worker-{name}-{len(self.children)}.log"
         child = ChildProcess(
             f"worker {name}",
-            [sys.executable, "-W", "ignore", "-m", "celery", "-A", "workers", "worker", "-n", f"{name}@%h"],
+            [*self.within, sys.executable, "-W", "ignore", "-m", "celery", "-A", "workers", "worker", "-n", f"{name}@%h"],
             log_path,
             ready=lambda: log_path.exists() and "worker.ready" in log_path.read_text(errors="replace"),
             ready_within_s=WORKER_READY_WITHIN_S,
@@ -114,7 +118,7 @@ class LocalFleet:
     def producer(self, *arguments: str, stdin: str | None = None) -> Result:
         """Run a command to its end."""
         done = subprocess.run(
-            [str(BIN / "producer"), *arguments],
+            [*self.within, str(BIN / "producer"), *arguments],
             env={**os.environ, **self.env},
             text=True,
             input=stdin,

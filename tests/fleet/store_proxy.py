@@ -29,6 +29,7 @@ class Rule:
     `answer`: `status` and `code` of S3 instead of the server's answer. `lose_answer`: the server does it, then the connection
     is reset. `hold`: nothing until the rule is `release`d, then it passes. `cut`: half the body, then a reset. `spoil`: the
     body with its middle changed, headers as they were. Of every `every` requests one is met, of one object `times` at most.
+    `bare`: without the server's checksum.
     """
 
     action: Action
@@ -38,7 +39,9 @@ class Rule:
     code: str = "SlowDown"
     every: int = 1
     times: int | None = None
+    bare: bool = False
     seen: int = 0
+    passed: int = 0
     met: Counter[str] = field(default_factory=Counter)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -125,13 +128,15 @@ class StoreProxy:
             return web.Response(status=rule.status, body=error.encode(), content_type="application/xml")
         if rule.action == "hold":
             await rule.released.wait()
-            return await self._forwarded(request, body)
+            answer = await self._forwarded(request, body)
+            rule.passed += 1
+            return answer
         if rule.action == "lose_answer":
             await self._forwarded(request, body)
             return _reset(request)
         if rule.action == "cut":
-            return await self._changed(request, body, lambda found: found[: len(found) // 2])
-        return await self._changed(request, body, _spoiled)
+            return await self._changed(request, body, rule, lambda found: found[: len(found) // 2])
+        return await self._changed(request, body, rule, _spoiled)
 
     async def _forwarded(self, request: web.Request, body: bytes) -> web.Response:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -141,10 +146,14 @@ class StoreProxy:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
             return web.Response(status=answer.status, body=found or None, headers=kept)
 
-    async def _changed(self, request: web.Request, body: bytes, change: Callable[[bytes], bytes]) -> web.StreamResponse:
+    async def _changed(
+        self, request: web.Request, body: bytes, rule: Rule, change: Callable[[bytes], bytes]
+    ) -> web.StreamResponse:
         answer = await self._forwarded(request, body)
         whole = answer.body if isinstance(answer.body, bytes) else b""
-        begun = web.StreamResponse(status=answer.status, headers=answer.headers)
+        dropped = "x-amz-checksum-" if rule.bare else "\0"
+        headers = {name: value for name, value in answer.headers.items() if not name.lower().startswith(dropped)}
+        begun = web.StreamResponse(status=answer.status, headers=headers)
         await begun.prepare(request)
         changed = change(whole)
         await begun.write(changed)
