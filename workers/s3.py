@@ -1,4 +1,4 @@
-"""The object store in S3, through boto3. The only place that knows S3's calls, codes and vendors' differences.
+"""The object store in S3, through boto3. The only place that knows S3's calls and vendors' differences.
 
 Put-if-absent is S3's own conditional write (`If-None-Match: *`). Where a server ignores it, `check` says so and writes are
 checked by reading first, which leaves a window: two workers may both write, with bodies of the same meaning.
@@ -12,47 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import boto3
+import structlog
 from boto3.exceptions import S3UploadFailedError
 from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    FlexibleChecksumError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ResponseStreamingError,
-    SSOError,
-    TokenRetrievalError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError
 from tenacity import RetryCallState, retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from workers.contract.errors import ShardCorrupt, StoreBusy, StoreDenied, StoreUnavailable
 from workers.contract.settings import StoreSettings
 from workers.object_store import ObjectInfo
+from workers.s3_answers import ABSENT, LOST_RACE, NO_CREDENTIALS, SPOILED, UNSUPPORTED, cause_of, code_of, kind_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 Checksums = Literal["when_required", "when_supported"]
 
-_DENIED = frozenset(
-    {
-        *("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"),
-        *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed"),
-        "400",  # of a HEAD, whose answer has no body to say more: S3 answers so to an expired token
-    }
-)
-_BUSY = frozenset({"SlowDown", "503", "429", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"})
-_ABSENT = frozenset({"404", "NoSuchKey"})
-_LOST_RACE = frozenset({"412", "PreconditionFailed"})
-"""Not 409: two writers are at it, and either may fail yet; S3 says to try again."""
-_UNSUPPORTED = frozenset({"501", "NotImplemented"})
-_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError, SSOError)
-_SPOILED = (IncompleteReadError, ResponseStreamingError, FlexibleChecksumError)
-"""A body that was cut or changed on its way; boto3 tries again only what goes wrong before the body."""
 READS = 3
 READ_TIMEOUT_S = 20.0
 """Without one byte of an answer. A request that is given up may have been done: put-if-absent makes a second one harmless."""
@@ -62,15 +38,24 @@ MAX_CONNECTIONS = 32
 """Shards are written by a few threads at a time; boto3's default of 10 makes them wait for each other."""
 
 
+log = structlog.get_logger()
+
+
 def _busy_for_long(state: RetryCallState) -> bool:
     store: S3Store = state.args[0]
     return (state.seconds_since_start or 0.0) >= store.busy_for_s
+
+
+def _tell_busy(state: RetryCallState) -> None:
+    cause = str(state.outcome.exception()) if state.outcome else "?"
+    log.warning("store.busy", cause=cause, tries=state.attempt_number, again_in_s=round(state.upcoming_sleep, 1))
 
 
 _patiently = retry(
     retry=retry_if_exception_type(StoreBusy),
     stop=_busy_for_long,
     wait=wait_random_exponential(multiplier=1.0, max=20.0),
+    before_sleep=_tell_busy,
     reraise=True,
 )
 
@@ -141,9 +126,9 @@ class S3Store:
                     **self._extra(),
                 )
             except ClientError as error:
-                if _code(error) in _LOST_RACE:
+                if code_of(error) in LOST_RACE:
                     return False
-                if self._conditional and _code(error) in _UNSUPPORTED:
+                if self._conditional and code_of(error) in UNSUPPORTED:
                     self._conditional = False
                     return self.put_new(key, body, metadata)
                 raise
@@ -170,7 +155,7 @@ class S3Store:
             return self._body(key)
 
     @retry(
-        retry=retry_if_exception_type(_SPOILED),
+        retry=retry_if_exception_type(SPOILED),
         stop=stop_after_attempt(READS),
         wait=wait_random_exponential(multiplier=0.2, max=2.0),
         reraise=True,
@@ -179,7 +164,7 @@ class S3Store:
         try:
             return self._client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
         except ClientError as error:
-            if _code(error) in _ABSENT:
+            if code_of(error) in ABSENT:
                 return None
             raise
 
@@ -190,7 +175,7 @@ class S3Store:
             try:
                 answer = self._client.head_object(Bucket=self.bucket, Key=self._key(key))
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if code_of(error) in ABSENT:
                     return None
                 raise
             return ObjectInfo(key, answer["ContentLength"], answer["Metadata"])
@@ -251,39 +236,17 @@ class S3Store:
         try:
             yield
         except ClientError as error:
-            kind = _kind(error)
+            kind = kind_of(error)
             if kind is StoreDenied:
                 self._denied = True
-            raise kind(self.url, f"{action} {key}", _cause(error)) from error
-        except _NO_CREDENTIALS as error:
+            raise kind(self.url, f"{action} {key}", cause_of(error)) from error
+        except NO_CREDENTIALS as error:
             self._denied = True
             raise StoreDenied(self.url, f"{action} {key}", str(error)) from error
         except FlexibleChecksumError as error:  # in every read: so it lies in the store
             raise ShardCorrupt(key, f"another checksum ({error})", "the bytes that were written") from error
         except (BotoCoreError, S3UploadFailedError) as error:
             raise StoreUnavailable(self.url, f"{action} {key}", str(error)) from error
-
-
-def _code(error: ClientError) -> str:
-    return error.response["Error"].get("Code", "")
-
-
-def _kind(error: ClientError) -> type[StoreDenied | StoreUnavailable]:
-    if _code(error) in _DENIED or _status(error) in {401, 403}:
-        return StoreDenied
-    return StoreBusy if _code(error) in _BUSY else StoreUnavailable
-
-
-def _status(error: ClientError) -> int:
-    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-
-
-def _cause(error: ClientError) -> str:
-    code, status = _code(error), str(_status(error))
-    if code == "400":
-        return "400 to a HEAD, which tells no reason; most often an expired token"
-    told = (status, code, error.response["Error"].get("Message", ""))
-    return " ".join(word for word in dict.fromkeys(told) if word)
 
 
 def _credentials_of(session: "boto3.session.Session") -> ReadOnlyCredentials | None:

@@ -90,7 +90,7 @@ class ShardRoom:
             ShardCorrupt: It is none.
         """
         if run not in self._manifests or (made and self._manifests[run].created_at != made):
-            self._manifests[run] = await self._sound(lambda: self._read_manifest(run))
+            self._manifests[run] = await self._sound(layout.manifest(run), lambda: self._read_manifest(run))
             while len(self._manifests) > MANIFESTS_KEPT:
                 self._manifests.popitem(last=False)
         self._manifests.move_to_end(run)
@@ -111,7 +111,7 @@ class ShardRoom:
             ShardCorrupt: The shard is missing, or not the one that the message names.
         """
         key = layout.input_shard(message.run, message.batch)
-        return await self._sound(lambda: self._read_prompts(key, message.digest))
+        return await self._sound(key, lambda: self._read_prompts(key, message.digest))
 
     async def stored(self, run: str, batch: str) -> StoredShard | None:
         """What the store holds of a batch already: Redis may have forgotten that it is done.
@@ -119,7 +119,8 @@ class ShardRoom:
         Raises:
             ShardCorrupt: It is not as long as its worker wrote it.
         """
-        return await self._sound(lambda: self._stored(layout.completions_shard(run, batch)))
+        key = layout.completions_shard(run, batch)
+        return await self._sound(key, lambda: self._stored(key))
 
     async def write(self, run: str, batch: str, outcomes: Sequence[Completion]) -> StoredShard:
         """Write the output shard, once.
@@ -133,12 +134,12 @@ class ShardRoom:
             body = await self._in_thread(lambda: encode_shard(outcomes))
             counts = ShardCounts.of(outcomes)
             begun = time.monotonic()
-            is_ours = await self._waiting(lambda: self.store.put_new(key, body, counts.to_metadata(body)))
+            is_ours = await self._waiting(f"write {key}", lambda: self.store.put_new(key, body, counts.to_metadata(body)))
             self.last_write_s = time.monotonic() - begun
             if is_ours:
                 return StoredShard(counts, len(body))
             log.info("shard.exists", run=run, batch=batch)
-            return await self._sound(lambda: self._surely_stored(key))
+            return await self._sound(key, lambda: self._surely_stored(key))
         finally:
             self.unwritten -= 1
 
@@ -178,7 +179,7 @@ class ShardRoom:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def _sound(self, read: Callable[[], T]) -> T:
+    async def _sound(self, key: str, read: Callable[[], T]) -> T:
         """Read what is there and as it was written; what is not, a few times more."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(ShardCorrupt),
@@ -187,10 +188,10 @@ class ShardRoom:
             before_sleep=lambda state: log.warning("shard.read_again", cause=_cause_of(state), tries=state.attempt_number),
             reraise=True,
         )
-        found: T = await retrying(self._waiting, read)
+        found: T = await retrying(self._waiting, f"read {key}", read)
         return found
 
-    async def _waiting(self, call: Callable[[], T]) -> T:
+    async def _waiting(self, action: str, call: Callable[[], T]) -> T:
         waiter = object()
 
         def told(state: RetryCallState) -> None:
@@ -204,7 +205,7 @@ class ShardRoom:
             before_sleep=told,
             reraise=True,
         )
-        silent = StoreUnavailable(self.store.url, "wait", f"no answer for {SLOW_AFTER_S:g} s")
+        silent = StoreUnavailable(self.store.url, action, f"no answer for {SLOW_AFTER_S:g} s")
         slow = asyncio.get_running_loop().call_later(SLOW_AFTER_S, self._causes.setdefault, waiter, str(silent))
         try:
             found: T = await retrying(self._in_thread, call)

@@ -91,7 +91,7 @@ def writer_of(path: Path, key: str) -> Callable[[str], None]:
 def test_a_store_that_takes_connections_and_never_answers_is_told_and_given_up_in_time(proxied: Proxied) -> None:
     proxied.under_way(400)
     proxied.proxy.rule("hold")
-    proxied.wait_for_cause("no answer for 10 s")
+    proxied.wait_for_cause("runs/r/", "no answer for 10 s")
     proxied.wait_until_idle()
     assert len(proxied.fleet.held_by("gpu0")) <= MAX_UNWRITTEN + 20
     proxied.proxy.heal()  # what was asked before gets no answer ever; its time runs out

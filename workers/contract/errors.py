@@ -4,7 +4,8 @@ Knows the classes, their sentences and the exit code of a command that ends with
 
 ```
 FleetError
-├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · StoreUnavailable (StoreBusy · StoreFull) · BrokerUnavailable
+├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · BrokerUnavailable ·
+│                   StoreUnavailable (StoreBusy · StoreFull)
 ├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
 ├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · StoreEmpty · RowRejected (one row, `--strict`)
 ├── SettingsError   the process does not start
@@ -87,12 +88,12 @@ class StoreUnavailable(Retryable):
 
 
 class StoreBusy(StoreUnavailable):
-    """The store asks for fewer requests: 503 SlowDown and its like."""
+    """The store is busy, or asks for fewer requests: 503 SlowDown and its like."""
 
     def __str__(self) -> str:
         return (
-            f"store {self.url}: {self.action}: {self.cause}; it wants fewer requests at once; workers ask again by themselves, "
-            "a command when it is given again; if that does not end, ask for a higher limit or use fewer workers"
+            f"store {self.url}: {self.action}: {self.cause}; it is busy, or wants fewer requests at once; workers ask again "
+            "by themselves, a command when it is given again; if that does not end, ask for a higher limit or use fewer workers"
         )
 
 
