@@ -34,6 +34,8 @@ READ_TIMEOUT_S = 20.0
 """Without one byte of an answer. A request that is given up may have been done: put-if-absent makes a second one harmless."""
 BUSY_FOR_S = 300.0
 """A command goes on asking a store that wants fewer requests; a worker asks again itself, and tells why it waits."""
+TRIES, TRIES_OF_WORKER = 4, 2
+"""By boto3, before anybody is told. A worker does not sleep in its few threads: it asks again itself."""
 MAX_CONNECTIONS = 32
 """Shards are written by a few threads at a time; boto3's default of 10 makes them wait for each other."""
 
@@ -85,7 +87,7 @@ class S3Store:
                     connect_timeout=10,
                     read_timeout=READ_TIMEOUT_S,
                     max_pool_connections=MAX_CONNECTIONS,
-                    retries={"mode": "standard", "total_max_attempts": 4},
+                    retries={"mode": "standard", "total_max_attempts": TRIES if self.busy_for_s else TRIES_OF_WORKER},
                     request_checksum_calculation=checksums,
                     response_checksum_validation=checksums,
                     s3={"addressing_style": "path"} if self._custom_endpoint() else {},
