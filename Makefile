@@ -36,7 +36,7 @@ check: setup ## style, types, import rules, spelling
 	$(BIN)/codespell -L caf,temprature $(SPELLED)
 
 test: setup ## all tests that need no download beyond the locked packages
-	$(BIN)/pytest -m "not sglang" -n $(TESTERS)
+	$(BIN)/pytest -m "not sglang" -n $(TESTERS) --dist worksteal
 
 sglang: setup ## the real SGLang for this machine's CPU, two versions, into .cache (2 × 2.2 GB)
 	$(BIN)/python -m ops.engines.cpu install 0.5.11

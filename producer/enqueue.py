@@ -25,7 +25,7 @@ from producer.upload import REJECTS_SHOWN, Uploaded, upload
 from workers.broker import broker_errors
 from workers.celery import make_app
 from workers.contract import layout, names
-from workers.contract.errors import RowRejected, RunDiffers, RunLeftovers, SourceUnreadable
+from workers.contract.errors import FleetError, RowRejected, RunDiffers, RunLeftovers, SourceUnreadable
 from workers.contract.names import RunKeys
 from workers.contract.schema import Manifest, Prompt, Sampling, encode_manifest
 from workers.contract.settings import FleetSettings
@@ -160,7 +160,8 @@ def _enqueue(
         except BaseException:  # there is no run, so nothing may say that one is being enqueued
             with contextlib.suppress(redis.RedisError, LockLost):
                 lock.check()  # else another producer is at it
-                _forget(client, keys)
+                if not _begun(store, order.run):
+                    _forget(client, keys)
             raise
     else:
         compare(order, manifest)
@@ -176,6 +177,14 @@ def _enqueue(
         pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed, watcher.waiting)
     status = settle(client, keys)
     return Enqueued(manifest, pushed, done, status, rejects, dict(stream.ignored)) if status else None  # Redis was emptied
+
+
+def _begun(store: ObjectStore, run: str) -> bool:
+    """Whether shards lie in the store, as far as it tells: then the same command goes on from there."""
+    try:
+        return any(True for _ in store.list(layout.inputs_prefix(run)))
+    except FleetError:
+        return False
 
 
 def _forget(client: "redis.Redis", keys: RunKeys) -> None:

@@ -431,3 +431,11 @@ def test_sampling_from_a_file_is_overridden_by_options(local: Place) -> None:
     done = local.enqueue(local.source(3), "--sampling", str(path))
     assert done.returncode == 2
     assert "heat: expected one of max_tokens, " in done.stderr
+
+
+def test_a_store_that_cannot_be_used_leaves_no_trace_of_a_run(local: Place) -> None:
+    nowhere = Place(local.redis_url, "file:///proc/nowhere", local.folder)
+    done = nowhere.enqueue(local.source(3))
+    assert done.returncode == 4
+    assert "store file:///proc/nowhere: " in done.stderr
+    assert local.client.keys() == []
