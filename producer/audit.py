@@ -54,7 +54,7 @@ def audit_run(store: ObjectStore, manifest: Manifest, repairs: Sequence[Manifest
 
 
 def _read(store: ObjectStore, manifest: Manifest) -> Iterator[BatchRead]:
-    return in_order(lambda number: read_batch(store, manifest, number, with_counts=True), range(manifest.batches))
+    return in_order(lambda number: read_batch(store, manifest, number), range(manifest.batches))
 
 
 def _unknown_shard(store: ObjectStore, key: str, samples: int) -> Findings:

@@ -22,7 +22,7 @@ class BatchRead:
     """What was found. `prompts` is None if the input shard cannot be trusted, and `input_error` says why.
 
     `completions` is None if there is no output shard, or if it cannot be read (`output_error`). `told` are the counts in the
-    metadata of the output shard; None if they were not asked for.
+    metadata of the output shard; None if they cannot be read (`told_error`).
     """
 
     number: int
@@ -67,50 +67,65 @@ def check_input(store: ObjectStore, manifest: Manifest, number: int) -> bytes:
     return body
 
 
-def read_batch(store: ObjectStore, manifest: Manifest, number: int, *, with_counts: bool = False) -> BatchRead:
+def read_batch(store: ObjectStore, manifest: Manifest, number: int) -> BatchRead:
     """Both shards of a batch; nothing that is wrong with them is raised.
 
     Args:
         store: Of the run.
         manifest: Of the run.
         number: Of the batch, 0-based.
-        with_counts: Read the metadata of the output shard too (one more request).
     """
     label = layout.batch_label(number)
-    prompts, input_error, read_bytes = None, None, 0
+    prompts, input_error, input_bytes = None, None, 0
     try:
-        prompts, read_bytes = read_prompts(store, manifest, number)
+        prompts, input_bytes = read_prompts(store, manifest, number)
     except ShardCorrupt as error:
         input_error = error
-    key = layout.completions_shard(manifest.run, label)
-    body, completions, output_error, told, told_error = None, None, None, None, None
-    try:
-        body = store.get(key)
-        completions = None if body is None else decode_completions(key, body)
-    except ShardCorrupt as error:
-        output_error = error
-    if body is not None and with_counts:
-        metadata = stored_metadata(store, key)
-        try:
-            check_digest(key, body, metadata)
-        except ShardCorrupt as error:
-            completions, output_error = None, output_error or error
-        try:
-            told = ShardCounts.from_metadata(key, metadata)
-        except ShardCorrupt as error:
-            told_error = error
+    output = _read_output(store, layout.completions_shard(manifest.run, label))
     return BatchRead(
         number,
         label,
         manifest.prompts_in(number),
         prompts,
         input_error,
-        completions,
-        output_error,
-        told,
-        told_error,
-        read_bytes + len(body or b""),
+        output.completions,
+        output.error,
+        output.told,
+        output.told_error,
+        input_bytes + output.read_bytes,
     )
+
+
+@dataclass
+class _Output:
+    completions: list[Completion] | None = None
+    error: ShardCorrupt | None = None
+    told: ShardCounts | None = None
+    told_error: ShardCorrupt | None = None
+    read_bytes: int = 0
+
+
+def _read_output(store: ObjectStore, key: str) -> _Output:
+    read = _Output()
+    try:
+        found = store.get_with_metadata(key)
+    except ShardCorrupt as error:
+        read.error = error
+        return read
+    if found is None:
+        return read
+    body, metadata = found
+    read.read_bytes = len(body)
+    try:
+        check_digest(key, body, metadata)
+        read.completions = decode_completions(key, body)
+    except ShardCorrupt as error:
+        read.error = error
+    try:
+        read.told = ShardCounts.from_metadata(key, dict(metadata))
+    except ShardCorrupt as error:
+        read.told_error = error
+    return read
 
 
 def stored_metadata(store: ObjectStore, key: str) -> dict[str, str]:

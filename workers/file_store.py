@@ -59,6 +59,14 @@ class FileStore:
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
+    def get_with_metadata(self, key: str) -> tuple[bytes, Mapping[str, str]] | None:
+        """Body and metadata, or None."""
+        body = self.get(key)
+        if body is None:
+            return None
+        with self._told("read", key):
+            return body, self._metadata(key)
+
     def head(self, key: str) -> ObjectInfo | None:
         """Size and metadata, or None."""
         with self._told("read", key):
@@ -66,11 +74,14 @@ class FileStore:
                 size_bytes = self._path(key).stat().st_size
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            try:
-                metadata = json.loads(self._meta_path(key).read_bytes())
-            except (FileNotFoundError, NotADirectoryError, ValueError):
-                metadata = {}
-            return ObjectInfo(key, size_bytes, metadata)
+            return ObjectInfo(key, size_bytes, self._metadata(key))
+
+    def _metadata(self, key: str) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._meta_path(key).read_bytes())
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return {}
+        return found
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Objects below a prefix, by key."""

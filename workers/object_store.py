@@ -40,6 +40,9 @@ class ObjectStore(Protocol):
     def get(self, key: str) -> bytes | None:
         """The body, or None if there is no such object."""
 
+    def get_with_metadata(self, key: str) -> tuple[bytes, Mapping[str, str]] | None:
+        """Body and metadata in one request, or None."""
+
     def head(self, key: str) -> ObjectInfo | None:
         """Size and metadata, or None if there is no such object."""
 

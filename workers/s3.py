@@ -150,11 +150,16 @@ class S3Store:
         with self._told("write", key):
             self._client.upload_file(str(path), self.bucket, self._key(key), ExtraArgs=self._extra())
 
-    @_patiently
     def get(self, key: str) -> bytes | None:
         """The body, or None."""
+        found = self.get_with_metadata(key)
+        return None if found is None else found[0]
+
+    @_patiently
+    def get_with_metadata(self, key: str) -> tuple[bytes, Mapping[str, str]] | None:
+        """Body and metadata in one request, or None."""
         with self._told("read", key):
-            return self._body(key)
+            return self._object(key)
 
     @retry(
         retry=retry_if_exception_type(SPOILED),
@@ -162,9 +167,10 @@ class S3Store:
         wait=wait_random_exponential(multiplier=0.2, max=2.0),
         reraise=True,
     )
-    def _body(self, key: str) -> bytes | None:
+    def _object(self, key: str) -> tuple[bytes, Mapping[str, str]] | None:
         try:
-            return self._client.get_object(Bucket=self.bucket, Key=self._key(key))["Body"].read()
+            answer = self._client.get_object(Bucket=self.bucket, Key=self._key(key))
+            return answer["Body"].read(), answer["Metadata"]
         except ClientError as error:
             if code_of(error) in ABSENT:
                 return None

@@ -34,7 +34,15 @@ def test_what_is_put_comes_back_with_its_metadata(store: ObjectStore) -> None:
     assert (info.key, info.size_bytes, dict(info.metadata)) == ("a/b.zst", len(body), metadata)
 
 
+def test_body_and_metadata_come_together(store: ObjectStore) -> None:
+    store.put("a/b", b"body", {"k": "v"})
+    assert store.get_with_metadata("a/b") == (b"body", {"k": "v"})
+    store.put("a/b", b"other")
+    assert store.get_with_metadata("a/b") == (b"other", {})
+
+
 def test_what_is_not_there_is_none(store: ObjectStore) -> None:
+    assert store.get_with_metadata("none") is None
     assert store.get("nothing/here") is None
     assert store.head("nothing/here") is None
     assert list(store.list("nothing/")) == []

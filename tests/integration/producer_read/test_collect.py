@@ -14,6 +14,7 @@ from producer.collect.command import collect
 from producer.collect.output import OutputUnwritable
 from tests.integration.producer_read.conftest import Run
 from tests.integration.producer_read.stored_run import CREATED_AT, StoredRun, unpacked, write_run
+from workers.contract.schema import Answer, encode_shard
 from workers.contract.settings import FleetSettings
 from workers.object_store import ObjectStore
 from workers.store import open_store
@@ -209,6 +210,15 @@ def test_an_output_that_exists_stays(stored: StoredRun, run_command: Run, out: P
     assert ran.err == f"{out} exists; take another name, or replace it with --force"
     assert run_command(collect, "r", "-o", str(out), "--force").code == 0
     assert len(rows_of(out.read_bytes())) == 20
+
+
+def test_an_answer_that_was_changed_in_the_store_is_not_collected(stored: StoredRun, run_command: Run, out: Path) -> None:
+    first, *rest = stored.outcomes(3)
+    stored.rewrite_raw(3, encode_shard([msgspec.structs.replace(first, answer=Answer(content="another")), *rest]))
+    ran = run_command(collect, "r", "-o", str(out))
+    assert ran.code == 1
+    assert f"{stored.output_key(3)}: found " in ran.err
+    assert not out.exists()
 
 
 def test_an_incomplete_run_is_refused_before_anything_is_written(store: ObjectStore, run_command: Run, out: Path) -> None:
