@@ -7,6 +7,7 @@ from workers.commandline import CONTEXT, LazyGroup, run
 COMMANDS = {
     "quickstart": "ops.quickstart.command:quickstart",
     "redis": "ops.quickstart.redis_command:redis",
+    "aggregator": "ops.aggregator.command:aggregator",
     "drill": "ops.drill.command:drill",
     "simulate-engine": "ops.simulator.command:simulate_engine",
 }

@@ -6,6 +6,7 @@ taken and not yet acknowledged lies in the hash `unacked`. Source: kombu/transpo
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,8 +19,8 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from workers.contract import names
-from workers.contract.broker_url import BrokerUrl, without_password
-from workers.contract.errors import BrokerDenied, BrokerUnavailable
+from workers.contract.broker_url import FILES, BrokerUrl, without_password
+from workers.contract.errors import BrokerDenied, BrokerUnavailable, BrokerUntrusted, SettingsError
 from workers.contract.settings import FleetSettings
 
 QUEUE_LISTS = tuple(names.QUEUE if step == 0 else f"{names.QUEUE}\x06\x16{step}" for step in range(names.PRIORITY_LEVELS))
@@ -68,7 +69,7 @@ def connect_async(settings: FleetSettings) -> "redis.asyncio.Redis":
         guards: Any = redis.asyncio.sentinel.Sentinel(place.hosts, sentinel_kwargs=sentinel_options(place))  # type: ignore[no-untyped-call]
         found: redis.asyncio.Redis = guards.master_for(place.master, **_account(place), **options)
         return found
-    tls: dict[str, Any] = place.tls or {}
+    tls = _tls(place)
     return redis.asyncio.Redis.from_url(place.celery_url, **options, **tls)
 
 
@@ -83,8 +84,15 @@ def _client(place: BrokerUrl, retry: Retry) -> "redis.Redis":
         guards: Any = redis.sentinel.Sentinel(place.hosts, sentinel_kwargs=sentinel_options(place))  # type: ignore[no-untyped-call]
         found: redis.Redis = guards.master_for(place.master, **_account(place), **options)
         return found
-    tls: dict[str, Any] = place.tls or {}
+    tls = _tls(place)
     return redis.Redis.from_url(place.celery_url, **options, **tls)
+
+
+def _tls(place: BrokerUrl) -> dict[str, Any]:
+    for name, path in place.options.items():
+        if name in FILES and not Path(path).is_file():
+            raise SettingsError(f"FLEET_BROKER: {name}", path, "a file that can be read")
+    return dict(place.tls or {})
 
 
 def _account(place: BrokerUrl) -> dict[str, Any]:
@@ -93,7 +101,7 @@ def _account(place: BrokerUrl) -> dict[str, Any]:
 
 @contextmanager
 def broker_errors(settings: FleetSettings) -> Iterator[None]:
-    """Turn Redis' own errors into `BrokerUnavailable` and `BrokerDenied`."""
+    """Turn Redis' own errors into `BrokerUnavailable`, `BrokerDenied` and `BrokerUntrusted`."""
     try:
         yield
     except DENIED as error:
@@ -102,7 +110,7 @@ def broker_errors(settings: FleetSettings) -> Iterator[None]:
     except redis.RedisError as error:
         cause = str(error).rstrip(".") or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
-            cause = f"its certificate is not trusted ({cause}); ssl_ca_certs in FLEET_BROKER names the file of its authority"
+            raise BrokerUntrusted(without_password(settings.broker), cause) from error
         raise BrokerUnavailable(without_password(settings.broker), cause) from error
 
 

@@ -10,7 +10,7 @@ from msgspec import Meta
 from workers.contract.errors import SettingsError
 from workers.contract.settings import FleetSettings, check_url, setting_rows
 
-ELSEWHERE = frozenset({"FLEET_USD_PER_HOUR"})
+ELSEWHERE = frozenset({"FLEET_USD_PER_HOUR", "FLEET_PAGE_LOGIN"})
 """Read by other parts of the fleet."""
 
 

@@ -62,6 +62,12 @@ def test_a_certificate_that_is_not_trusted_is_exit_3_with_what_to_do(fleet: Flee
         assert done.code == 3
         assert "its certificate is not trusted" in done.err
         assert "ssl_ca_certs in FLEET_BROKER names the file of its authority" in done.err
+        worker = fleet.launch_worker("gpu0", "http://127.0.0.1:1")
+        wait_until(lambda worker=worker: not worker.alive(), 40, "a worker ends, too")  # type: ignore[misc]
+        assert worker.returncode() == 3
+    fleet.settings["FLEET_BROKER"] = f"{tls}?ssl_ca_certs=/no/such/file"
+    done = fleet.producer("runs")
+    assert (done.code, done.err) == (2, "FLEET_BROKER: ssl_ca_certs is '/no/such/file', expected a file that can be read\n")
     fleet.settings["FLEET_BROKER"] = f"{tls}?ssl_cert_reqs=none&ssl_check_hostname=false"
     assert fleet.producer("runs").code == 0
 
@@ -125,8 +131,18 @@ def test_a_user_with_the_rights_of_the_security_page_can_do_everything(fleet: Fl
         assert client.acl_log() == []
         for line in ("runs", "failures r", "requeue r", "audit r --repair", "resume r --rebuild"):
             assert fleet.producer(*line.split()).code == 0
+            wait_until(lambda: fleet.status()["status"] == "complete", 60, "the repair ended")
         assert worker.stop() == 0
         assert client.acl_log() == [], "nothing was forbidden on the way"
+
+
+def test_a_redis_off_the_loopback_without_a_password_is_warned_of(fleet: FleetUnderTest) -> None:
+    fleet.settings["FLEET_BROKER"] = f"redis://0.0.0.0:{fleet.redis_port}/0"
+    fleet.engine()
+    worker = fleet.worker()
+    assert "broker.unprotected" in worker.log_path.read_text()
+    done = fleet.producer("enqueue", str(fleet.prompts(3)), "--run", "r")
+    assert (done.code, "warning: Redis has no password" in done.err) == (0, True)
 
 
 def test_a_right_that_is_missing_is_named(fleet: FleetUnderTest) -> None:

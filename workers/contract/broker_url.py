@@ -14,7 +14,8 @@ FORMS = (
     "redis://[user:password@]host:6379/0, rediss://… (TLS; ?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE), or "
     "sentinel://[user:password@]host:26379,host:26379/0?master=NAME[&sentinel_password=…]"
 )
-_TLS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname"})
+FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+_TLS = FILES | {"ssl_cert_reqs", "ssl_check_hostname"}
 _OPTIONS = {"redis": frozenset[str](), "rediss": _TLS, "sentinel": frozenset({"master", "sentinel_password"})}
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379}
 _LARGEST_PORT = 65_535
@@ -64,7 +65,7 @@ class BrokerUrl:
     @property
     def unprotected(self) -> bool:
         """Whoever reaches the host may read and write the queue: no password, and not on the loopback."""
-        return self.password is None and not all(_is_loopback(host) for host, _ in self.hosts)
+        return self.password is None and not all(is_loopback(host) for host, _ in self.hosts)
 
 
 def parse_broker_url(url: str) -> BrokerUrl:
@@ -116,7 +117,8 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
     if host == "localhost":
         return True
     try:

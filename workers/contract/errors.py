@@ -6,7 +6,8 @@ Knows the classes, their sentences and the exit code of a command that ends with
 FleetError
 ├── Retryable       RunElsewhere · EngineUnavailable · EngineOverloaded · BrokerUnavailable ·
 │                   StoreUnavailable (StoreBusy · StoreFull)
-├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · StoreDenied · BrokerDenied · WorkersLost
+├── Permanent       PromptRejected (one row) · ShardCorrupt · ContractMismatch · WorkersLost ·
+│                   StoreDenied · BrokerUntrusted · BrokerDenied
 ├── UsageError      SourceUnreadable · RunDiffers · RunLeftovers · RunUnknown · StoreEmpty · RowRejected (one row, `--strict`)
 ├── SettingsError   the process does not start
 └── RunIncomplete · StaleMessage · ScratchUnusable
@@ -138,6 +139,22 @@ class BrokerDenied(Permanent):
     def __str__(self) -> str:
         return (
             f"broker {self.broker}: {self.cause}; check user and password in FLEET_BROKER, and the user's rights (SECURITY.md)"
+        )
+
+
+class BrokerUntrusted(Permanent):
+    """Its certificate is signed by nobody whom we trust."""
+
+    exit_code = EXIT_BROKER
+
+    def __init__(self, broker: str, cause: str) -> None:
+        super().__init__(broker, cause)
+        self.broker, self.cause = broker, cause
+
+    def __str__(self) -> str:
+        return (
+            f"broker {self.broker}: its certificate is not trusted ({self.cause}); ssl_ca_certs in FLEET_BROKER names the file "
+            "of its authority"
         )
 
 

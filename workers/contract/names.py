@@ -56,6 +56,7 @@ KEYS = (
     Key("fleet:{<run>}:flags", "hash", None, "quality flag → prompts"),
     Key("fleet:{<run>}:workers", "hash", None, "worker name and :completed or :failed → prompts"),
     Key("fleet:{<run>}:series", "list", None, "totals over time, newest first, bounded length"),
+    Key("fleet:{<run>}:predictions", "hash", None, "percent finished → time left as the aggregator saw it then"),
     Key("fleet:{<run>}:beat", "hash", BEAT_TTL_S, "time of the last beat of anybody, and until when nothing is reaped"),
 )
 
@@ -161,6 +162,11 @@ class RunKeys:
         return self._key("series")
 
     @property
+    def predictions(self) -> str:
+        """Time left, as it was seen at some shares of the run."""
+        return self._key("predictions")
+
+    @property
     def beat(self) -> str:
         """Last beat and grace."""
         return self._key("beat")
@@ -182,6 +188,7 @@ class RunKeys:
             self.flags,
             self.workers,
             self.series,
+            self.predictions,
         )
 
 

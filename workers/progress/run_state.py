@@ -93,20 +93,26 @@ class RunState:
         return self.status == "running" and bool(self.parked) and self.batches_done + len(self.parked) == self.batches
 
 
-def read_run(client: "redis.Redis", run: str) -> RunState | None:
+def read_run(client: "redis.Redis", run: str, workers: Mapping[str, Mapping[str, str]] | None = None) -> RunState | None:
     """A run with its repairs: state, counters, series and workers; None if Redis does not know it.
+
+    Args:
+        client: From `workers.broker.connect`.
+        run: Its name.
+        workers: From `live_workers`, if they were read already.
 
     Raises:
         redis.RedisError: Redis is away.
     """
-    base = _read_one(client, run)
+    live = live_workers(client) if workers is None else workers
+    base = _read_one(client, run, live)
     if base is None or not base.repairs:
         return base
     names_of_repairs = (names.repair_name(run, number) for number in range(1, base.repairs + 1))
-    return with_repairs(base, [state for name in names_of_repairs if (state := _read_one(client, name)) is not None])
+    return with_repairs(base, [state for name in names_of_repairs if (state := _read_one(client, name, live)) is not None])
 
 
-def _read_one(client: "redis.Redis", run: str) -> RunState | None:
+def _read_one(client: "redis.Redis", run: str, live: Mapping[str, Mapping[str, str]]) -> RunState | None:
     keys = RunKeys(run)
     pipeline = client.pipeline(transaction=True)  # one moment: completed + failed + pending = total
     for key in (keys.state, keys.counts, keys.reasons, keys.flags, keys.workers, keys.parked):
@@ -119,7 +125,7 @@ def _read_one(client: "redis.Redis", run: str) -> RunState | None:
     if not state.get(b"status"):
         return None
     told, counted = _text(state), _numbers(counts)
-    workers = _workers(_live_workers(client), _numbers(by_worker))
+    workers = _workers(live, _numbers(by_worker))
     return RunState(
         run=run,
         now_s=clock[0] + clock[1] / 1e6,
@@ -213,7 +219,12 @@ def _workers_of(parts: Sequence[RunState]) -> tuple[WorkerState, ...]:
     return tuple(merged[name] for name in sorted(merged))
 
 
-def _live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:
+def live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:
+    """What each worker that lives tells of itself, and `seen_s_ago`.
+
+    Raises:
+        redis.RedisError: Redis is away.
+    """
     prefix = names.worker_key("")
     found = [key.decode() for key in client.scan_iter(f"{prefix}*", count=1000)]
     pipeline = client.pipeline(transaction=False)
@@ -228,18 +239,24 @@ def _live_workers(client: "redis.Redis") -> dict[str, dict[str, str]]:
     return live
 
 
-def _workers(live: dict[str, dict[str, str]], counted: dict[str, int]) -> tuple[WorkerState, ...]:
+def _workers(live: Mapping[str, Mapping[str, str]], counted: dict[str, int]) -> tuple[WorkerState, ...]:
     everyone = sorted(live.keys() | {field.rpartition(":")[0] for field in counted})
     return tuple(_worker(name, live.get(name, {}), counted) for name in everyone)
 
 
-def _worker(name: str, told: dict[str, str], counted: dict[str, int]) -> WorkerState:
+def state_of(told: Mapping[str, str]) -> str:
+    """What a worker says that it is, unless it has missed its beats since."""
     seen_s_ago, beat_s = _real(told.get("seen_s_ago")), _real(told.get("beat_s"))
-    silent = seen_s_ago is not None and beat_s is not None and seen_s_ago > BEATS_MISSED * beat_s
+    if seen_s_ago is not None and beat_s is not None and seen_s_ago > BEATS_MISSED * beat_s:
+        return SILENT
+    return told.get("state", GONE)
+
+
+def _worker(name: str, told: Mapping[str, str], counted: dict[str, int]) -> WorkerState:
     return WorkerState(
         name=name,
-        state=SILENT if silent else told.get("state", GONE),
-        seen_s_ago=seen_s_ago,
+        state=state_of(told),
+        seen_s_ago=_real(told.get("seen_s_ago")),
         completed=counted.get(f"{name}:completed", 0),
         failed=counted.get(f"{name}:failed", 0),
         in_flight=_integer(told.get("in_flight")),

@@ -7,18 +7,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ops.aggregator.settings import AggregatorSettings
 from producer.failures.remedies import FLAG_REMEDIES, REMEDIES
 from workers.contract.schema import REASONS
 from workers.contract.settings import FleetSettings, setting_rows
 from workers.quality import FLAGS
-from workers.settings import WorkerSettings
+from workers.settings import ELSEWHERE, WorkerSettings
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", [FleetSettings, WorkerSettings])
+KINDS = (FleetSettings, WorkerSettings, AggregatorSettings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_setting_stands_in_the_table_with_its_default_and_meaning(kind: type[msgspec.Struct]) -> None:
     for row in setting_rows(kind):
         default = "required" if row.required else "not set" if row.default is None else f"`{row.default}`"
@@ -26,8 +30,12 @@ def test_every_setting_stands_in_the_table_with_its_default_and_meaning(kind: ty
 
 
 def test_the_table_names_no_setting_that_the_code_does_not_read() -> None:
-    known = {row.name for kind in (FleetSettings, WorkerSettings) for row in setting_rows(kind)}
+    known = {row.name for kind in KINDS for row in setting_rows(kind)}
     assert set(re.findall(r"^\| `([A-Z0-9_]+)` \|", README, re.MULTILINE)) == known
+
+
+def test_settings_of_other_parts_are_not_called_misspelt() -> None:
+    assert {row.name for row in setting_rows(AggregatorSettings)} == ELSEWHERE
 
 
 def test_every_failure_reason_has_its_meaning_and_remedy() -> None:
