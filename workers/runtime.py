@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
+import redis.asyncio
 import redis.exceptions
 import structlog
 from celery import Celery
@@ -31,7 +32,7 @@ from workers.retry import RetryPolicy
 from workers.settings import WorkerSettings
 from workers.shards import MAX_UNWRITTEN, ShardRoom
 from workers.slots import Slots, slots_for
-from workers.store import open_store
+from workers.store import ObjectStore, open_store
 from workers.suspects import SuspectLane
 from workers.telemetry import Telemetry
 
@@ -83,50 +84,11 @@ class Runtime:
 
         Raises:
             StoreUnavailable, StoreDenied: The store cannot be used; the worker does not start.
-            BrokerDenied: Nor with a password that Redis does not know.
+            BrokerDenied, BrokerUntrusted: Nor with a Redis that refuses us, or that nobody vouches for.
         """
         async with AsyncExitStack() as stack:
-            if self._settings.broker_url.unprotected:
-                log.warning("broker.unprotected", next="give Redis a password, and FLEET_BROKER too (SECURITY.md)")
-            client = connect_async(self._settings)
-            stack.push_async_callback(client.aclose)
-            try:
-                with broker_errors(self._settings):
-                    await client.ping()
-            except BrokerUnavailable as error:
-                log.warning("broker.away", cause=str(error), next="tried again until it is there")
-            store = open_store(self._settings, patient=False)
-            if weaker := await asyncio.get_running_loop().run_in_executor(self._threads, store.check):
-                log.warning("store.weaker", what=weaker)
-            engine = Engine(self._own.engine_url, self._own.engine_api_key, self._own.request_timeout_s)
-            self._engine = await stack.enter_async_context(engine)
-            self._slots = Slots(self._own.fixed_slots() or slots_for(DEFAULT_RUNNING_LIMIT), on_low_water=self._on_free)
-            self._health = EngineHealth(
-                self._engine,
-                self._own.hang_s,
-                in_flight=lambda: self._slots.in_flight,
-                on_change=self._on_free,
-                meet=self._know_engine,
-            )
-            policy = RetryPolicy(self._own.max_tries, self._own.retry_for_s)
-            self._suspects = SuspectLane()
-            jitter = random.Random()  # noqa: S311  (no secret)
-            bench = Bench(self._engine, self._health, self._slots, policy, jitter, self._suspects)
-            ledger = Ledger(client, self._worker, self._settings.lease_s)
-            self._shards = shards = ShardRoom(store, self._threads)
-            self.deliveries = Deliveries(self._app, self._worker, ledger, shards, bench, self._on_free)
-            gpu = Gpu.find(self._own.gpu)
-            telemetry = Telemetry(self._engine, lambda: self._health.serves, self._threads, gpu)
-            self._heart = heart = Heart(
-                client,
-                self._worker,
-                ledger,
-                self.deliveries,
-                bench,
-                shards,
-                telemetry,
-                renewal_s=self._settings.lease_renewal_s,
-                engine_grace_s=self._own.engine_grace_s,
+            heart, ledger, telemetry = await self._assembled(
+                stack, await self._reached_redis(stack), await self._checked_store()
             )
             lives = (self._health.watch(), ledger.write_checkpoints(), heart.beat(), heart.sweep(), telemetry.watch())
             tasks = [asyncio.create_task(life) for life in lives]
@@ -142,6 +104,60 @@ class Runtime:
                     async with asyncio.timeout(FAREWELL_WITHIN_S):
                         await heart.leave()
         self._threads.shutdown(wait=False)
+
+    async def _reached_redis(self, stack: AsyncExitStack) -> "redis.asyncio.Redis":
+        """A client. A Redis that is away is waited for; one that refuses us is an error."""
+        if self._settings.broker_url.unprotected:
+            log.warning("broker.unprotected", next="give Redis a password, and FLEET_BROKER too (SECURITY.md)")
+        client = connect_async(self._settings)
+        stack.push_async_callback(client.aclose)
+        try:
+            with broker_errors(self._settings):
+                await client.ping()
+        except BrokerUnavailable as error:
+            log.warning("broker.away", cause=str(error), next="tried again until it is there")
+        return client
+
+    async def _checked_store(self) -> ObjectStore:
+        store = open_store(self._settings, patient=False)
+        if weaker := await asyncio.get_running_loop().run_in_executor(self._threads, store.check):
+            log.warning("store.weaker", what=weaker)
+        return store
+
+    async def _assembled(
+        self, stack: AsyncExitStack, client: "redis.asyncio.Redis", store: ObjectStore
+    ) -> tuple[Heart, Ledger, Telemetry]:
+        """All parts, each knowing those below it; none runs yet."""
+        own = self._own
+        self._engine = await stack.enter_async_context(Engine(own.engine_url, own.engine_api_key, own.request_timeout_s))
+        self._slots = Slots(own.fixed_slots() or slots_for(DEFAULT_RUNNING_LIMIT), on_low_water=self._on_free)
+        self._health = EngineHealth(
+            self._engine,
+            own.hang_s,
+            in_flight=lambda: self._slots.in_flight,
+            on_change=self._on_free,
+            meet=self._know_engine,
+        )
+        policy = RetryPolicy(own.max_tries, own.retry_for_s)
+        self._suspects = SuspectLane()
+        jitter = random.Random()  # noqa: S311  (no secret)
+        bench = Bench(self._engine, self._health, self._slots, policy, jitter, self._suspects)
+        ledger = Ledger(client, self._worker, self._settings.lease_s)
+        self._shards = ShardRoom(store, self._threads)
+        self.deliveries = Deliveries(self._app, self._worker, ledger, self._shards, bench, self._on_free)
+        telemetry = Telemetry(self._engine, lambda: self._health.serves, self._threads, Gpu.find(own.gpu))
+        self._heart = Heart(
+            client,
+            self._worker,
+            ledger,
+            self.deliveries,
+            bench,
+            self._shards,
+            telemetry,
+            renewal_s=self._settings.lease_renewal_s,
+            engine_grace_s=own.engine_grace_s,
+        )
+        return self._heart, ledger, telemetry
 
     async def _know_engine(self) -> str | None:
         """Each time before the engine serves, learn what it is: it may have come back as another one. Why not, or None."""

@@ -114,27 +114,25 @@ class StoreFull(StoreUnavailable):
         )
 
 
-class BrokerUnavailable(Retryable):
-    """Redis did not answer."""
+class OfBroker(FleetError):
+    """Something about Redis; `broker` is its URL without the password."""
 
     exit_code = EXIT_BROKER
 
     def __init__(self, broker: str, cause: str) -> None:
         super().__init__(broker, cause)
         self.broker, self.cause = broker, cause
+
+
+class BrokerUnavailable(OfBroker, Retryable):
+    """Redis did not answer."""
 
     def __str__(self) -> str:
         return f"broker {self.broker}: {self.cause}; is Redis up, and does FLEET_BROKER name it?"
 
 
-class BrokerDenied(Permanent):
+class BrokerDenied(OfBroker, Permanent):
     """Redis knows us not, or forbids this."""
-
-    exit_code = EXIT_BROKER
-
-    def __init__(self, broker: str, cause: str) -> None:
-        super().__init__(broker, cause)
-        self.broker, self.cause = broker, cause
 
     def __str__(self) -> str:
         return (
@@ -142,14 +140,8 @@ class BrokerDenied(Permanent):
         )
 
 
-class BrokerUntrusted(Permanent):
+class BrokerUntrusted(OfBroker, Permanent):
     """Its certificate is signed by nobody whom we trust."""
-
-    exit_code = EXIT_BROKER
-
-    def __init__(self, broker: str, cause: str) -> None:
-        super().__init__(broker, cause)
-        self.broker, self.cause = broker, cause
 
     def __str__(self) -> str:
         return (
@@ -285,34 +277,30 @@ class RunLeftovers(UsageError):
         )
 
 
-class RunUnknown(UsageError):
-    """No manifest of that name."""
+class OfRunInStore(FleetError):
+    """Something about a run and a store that does not have it."""
 
     def __init__(self, run: str, store_url: str) -> None:
         super().__init__(run, store_url)
         self.run, self.store_url = run, store_url
+
+
+class RunUnknown(OfRunInStore, UsageError):
+    """No manifest of that name."""
 
     def __str__(self) -> str:
         return f"no run {self.run} in {self.store_url}; `producer runs` lists those that are there"
 
 
-class StoreEmpty(UsageError):
+class StoreEmpty(OfRunInStore, UsageError):
     """No manifest of that name, nor of any other."""
-
-    def __init__(self, run: str, store_url: str) -> None:
-        super().__init__(run, store_url)
-        self.run, self.store_url = run, store_url
 
     def __str__(self) -> str:
         return f"no run {self.run} in {self.store_url}, which holds no run at all; does FLEET_STORE name the right place?"
 
 
-class RunElsewhere(Retryable):
+class RunElsewhere(OfRunInStore, Retryable):
     """A batch of a run whose manifest this process' store does not hold."""
-
-    def __init__(self, run: str, store_url: str) -> None:
-        super().__init__(run, store_url)
-        self.run, self.store_url = run, store_url
 
     def __str__(self) -> str:
         return (
