@@ -122,11 +122,11 @@ def test_a_user_with_the_rights_of_the_security_page_can_do_everything(fleet: Fl
     with fleet.client as client:
         client.execute_command("ACL", "SETUSER", "fleet", "reset", "on", ">secret", *RIGHTS)
         fleet.settings["FLEET_BROKER"] = f"redis://fleet:secret@127.0.0.1:{fleet.redis_port}/0"
-        fleet.engine()
-        worker = fleet.worker()
         fleet.enqueue(fleet.prompts(300), "r", "--batch-size", "4", "--priority", "9")
         for command in ("pause", "resume", "cancel", "resume"):
             assert fleet.producer(command, "r").code == 0
+        fleet.engine()
+        worker = fleet.worker()
         wait_until(lambda: fleet.status_of() == "complete" or bool(client.acl_log()), 60, "complete")
         assert client.acl_log() == []
         for line in ("runs", "failures r", "requeue r", "audit r --repair", "resume r --rebuild"):
