@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests that run side by side: most of them wait for processes, so more than two cores need.
-TESTERS ?= 4
+TESTERS ?= 5
 # What people wrote; results of runs lie beside it, in out/. (`-L` below: an escaped café in a test, and a misspelling that a test is about.)
 SPELLED := ./workers ./producer ./ops ./tests $(wildcard *.md) Makefile pyproject.toml compose.yaml
 

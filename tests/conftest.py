@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from ops.quickstart.processes import ChildProcess
 from ops.quickstart.servers import S3Access, redis_server, remove_sockets, s3_server
 from workers.contract.settings import FleetSettings
 
 pytest_plugins = ["tests.leftovers"]
+hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy")  # tests share two cores with each other, and say nothing about time
 
 
 @pytest.fixture(scope="session")
