@@ -78,7 +78,7 @@ def test_a_cancelled_run_keeps_its_answers_and_can_be_taken_up_again(fleet: Flee
 
 
 def test_answers_of_a_batch_that_nobody_holds_are_stored_when_its_run_is_cancelled(fleet: FleetUnderTest) -> None:
-    fleet.engine()
+    fleet.engine("gpu0", "--max-running", "16", "--mean-tokens", "400", "--sigma", "0.2", "--tokens-per-second", "20")
     worker = fleet.worker(FLEET_DRAIN_S="0")
     fleet.enqueue(fleet.prompts(64), "r", "--batch-size", "64")
     wait_until(lambda: fleet.counted() > 5, 30, "the batch begun")
