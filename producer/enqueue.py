@@ -151,8 +151,9 @@ def _enqueue(
     rejects: list[Reject] = []
     stream = SourceStream(order.sources, order.limit)
     if manifest is None:
+        _refuse_another_stores_run(client, keys, store.url)
         _forget(client, keys)  # what an earlier run of this name left: its manifest is gone, so nothing of it is true
-        client.hset(keys.state, "status", "enqueueing")
+        client.hset(keys.state, mapping={"status": "enqueueing", "store": store.url})
         client.zadd(names.RUNS, {order.run: time.time()}, nx=True)
         watcher.stream(stream, "reading")
         try:
@@ -169,7 +170,7 @@ def _enqueue(
         rejects = _compare_source(stream, manifest, watcher)
         if not client.exists(keys.state):
             return None
-    tell_state(client, manifest)
+    tell_state(client, manifest, store.url)
     watcher.pushing(manifest.batches)
     done = done_batches(client, manifest)
     with make_app(settings) as app:
@@ -177,6 +178,13 @@ def _enqueue(
         pushed = push_missing(app, client, settings, manifest, pressure, watcher.pushed, watcher.waiting)
     status = settle(client, keys)
     return Enqueued(manifest, pushed, done, status, rejects, dict(stream.ignored)) if status else None  # Redis was emptied
+
+
+def _refuse_another_stores_run(client: "redis.Redis", keys: RunKeys, store_url: str) -> None:
+    """A run that is under way under this name, from another store, must not lose its counters to a mistyped FLEET_STORE."""
+    status, known = cast("list[bytes | None]", client.hmget(keys.state, "status", "store"))
+    if known is not None and known.decode() != store_url and status not in {None, b"complete"}:
+        raise RunDiffers(keys.run, "FLEET_STORE", store_url, known.decode())
 
 
 def _begun(store: ObjectStore, run: str) -> bool:

@@ -122,9 +122,9 @@ def state_fields(manifest: Manifest) -> dict[str, object]:
     return told
 
 
-def tell_state(client: "redis.Redis", manifest: Manifest) -> None:
-    """Tell Redis of a run."""
-    client.hset(RunKeys(manifest.run).state, mapping=cast("Any", state_fields(manifest)))
+def tell_state(client: "redis.Redis", manifest: Manifest, store_url: str) -> None:
+    """Tell Redis of a run, and where it lies."""
+    client.hset(RunKeys(manifest.run).state, mapping=cast("Any", state_fields(manifest) | {"store": store_url}))
 
 
 def note_repairs(client: "redis.Redis", manifest: Manifest, last: int) -> None:

@@ -99,9 +99,9 @@ class _Found:
         self.reasons.update(shard.reasons)
         self.flags.update(shard.flags)
 
-    def plan(self, on_hold: OnHold) -> bytes:
+    def plan(self, on_hold: OnHold, store_url: str) -> bytes:
         manifest = self.manifest
-        state = state_fields(manifest)
+        state = state_fields(manifest) | {"store": store_url}
         wanted = ("completed", "failed", "prompt_tokens", "completion_tokens", "batches", "shards", "shard_bytes")
         return msgspec.json.encode(
             {
@@ -157,6 +157,8 @@ def rebuild(
         status_before, status = answer[1].decode() or None, answer[2].decode()
         if status == "complete":
             client.zrem(names.RUNS, manifest.run)
+        else:  # a worker's beat may have taken it out while it was complete or cancelled
+            client.zadd(names.RUNS, {manifest.run: manifest.created_at})
     return Rebuilt(
         run=manifest.run,
         status=status,
@@ -186,7 +188,7 @@ def _swapped(store: ObjectStore, client: "redis.Redis", found: _Found, on_hold: 
         arguments: list[bytes | str] = [
             found.done.body(),
             found.not_stored.body(),
-            found.plan(on_hold),
+            found.plan(on_hold, store.url),
             keys.checkpoints(""),
             waiting.body(),
         ]

@@ -21,7 +21,7 @@ from producer.command import print_json, settings_of_command, with_progress
 from producer.manifests import read_manifest
 from producer.printable import counted
 from producer.publish import Backpressure, note_repairs, push_missing, settle, tell_state
-from producer.repairs import Outcome, find_repairs
+from producer.repairs import Outcome, find_repairs, last_number
 from producer.run_lock import run_lock
 from producer.sources.sampling import problem_with
 from producer.upload import write_shards
@@ -112,6 +112,7 @@ def requeue_run(
     """
     with broker_errors(settings), run_lock(client, manifest.run) as lock:
         repairs = find_repairs(store, manifest)
+        note_repairs(client, manifest, last_number(repairs))
         pushed = sum(_push(client, settings, repair) for repair in repairs)
         number = _next_number(store, manifest, repairs)
         if number > names.MAX_REPAIRS:
@@ -197,7 +198,7 @@ def _push(client: "redis.Redis", settings: FleetSettings, repair: Manifest) -> i
         return 0
     client.hsetnx(keys.state, "status", "enqueueing")
     client.zadd(names.RUNS, {repair.run: repair.created_at})
-    tell_state(client, repair)
+    tell_state(client, repair, settings.store)
     with make_app(settings) as app:
         pushed = push_missing(app, client, settings, repair, Backpressure())
     settle(client, keys)

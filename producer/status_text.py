@@ -148,6 +148,8 @@ def _next_step(state: RunState) -> str | None:
         return f"next: {failures}`producer audit {run}`, `producer collect {run} -o completions.jsonl`"
     if state.status == "enqueueing" and not state.producer_at_work:
         return f"next: no producer pushes its batches; give its `producer enqueue` again, or `producer resume {run}`"
+    if state.status == "running" and state.unpushed and not state.producer_at_work:
+        return f"next: {counted(state.unpushed, 'batch')} never pushed, and no producer at it: `producer resume {run}`"
     if state.status in {"paused", "cancelled"}:
         return f"next: `producer resume {run}` lets it go on"
     return None

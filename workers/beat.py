@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any, cast
 
 import redis.asyncio
@@ -14,6 +15,7 @@ import redis.exceptions
 import structlog
 
 from workers.contract import names
+from workers.contract.names import RunKeys
 from workers.deliveries import CANCELLED, LOST, Deliveries, OpenBatch
 from workers.execute import Bench
 from workers.ledger import Ledger
@@ -50,6 +52,7 @@ class Heart:
         self._renewal_s = renewal_s
         self._engine_grace_s = engine_grace_s
         self._sweep = Sweep(client, worker)
+        self._leave = client.register_script((Path(__file__).parent / "lua" / "leave.lua").read_text())
         self._started_at = time.time()
         self._told = False
         self._namesake = ""
@@ -99,7 +102,7 @@ class Heart:
                 log.warning("lease.lapsed", run=run, batch=label, next="pushed again")
                 self._deliveries.push_soon(run, label)
             if beat.over:
-                await self._redis.zrem(names.RUNS, run)
+                await self._leave(keys=[names.RUNS, RunKeys(run).state], args=[run])
 
     def _held(self, run: str) -> list[OpenBatch]:
         return [batch for batch in self._deliveries.open.values() if batch.claim.run == run and not batch.released]

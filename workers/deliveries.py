@@ -5,6 +5,7 @@ consumer (workers/consumer.py) nor who renews the leases (workers/beat.py).
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -206,6 +207,8 @@ class Deliveries:
             if claimed.errors + 1 >= MAX_ERRORS:
                 return await self._park(batch, error)
             log.exception("batch.error", run=batch.claim.run, batch=batch.claim.batch, **attempt)
+            with contextlib.suppress(FleetError):  # what stays marked would count as a death of this worker
+                await self._clear_engine(batch)
             await self._pause(min(LONGEST_PAUSE_S, 2.0 ** (claimed.errors + 1)))
             await self._give_back(batch, error=True)
             return "batch.retried", {**attempt, "cause": str(error)[:CAUSE_LENGTH]}
@@ -225,16 +228,20 @@ class Deliveries:
 
     async def _cut_off(self, batch: OpenBatch) -> Ending:
         """Its work was cancelled: leave nothing at the engine, set the marks of its requests right, pass it on or store it."""
-        requests = batch.left_over
-        await self._bench.engine.abort([request.id for request in requests] if self._bench.health.serves else [])
-        wrong = {request.id: request.index for request in requests if request.marked != batch.engine_died}
-        await self._ledger.accuse(batch.claim, wrong, died=batch.engine_died)
+        await self._clear_engine(batch)
         if batch.ended_because == LOST:
             return "batch.lost", {}
         if batch.ended_because == CANCELLED and batch.execution is not None:
             return "batch.cancelled", await self._store(batch, batch.execution.cut_short())
         await self._give_back(batch)
         return "batch.handed_back", {"because": batch.ended_because}
+
+    async def _clear_engine(self, batch: OpenBatch) -> None:
+        """Leave nothing of a batch at the engine, and its requests marked as what became of them."""
+        requests = batch.left_over
+        await self._bench.engine.abort([request.id for request in requests] if self._bench.health.serves else [])
+        wrong = {request.id: request.index for request in requests if request.marked != batch.engine_died}
+        await self._ledger.accuse(batch.claim, wrong, died=batch.engine_died)
 
     async def _pause(self, pause_s: float) -> None:
         """Wait, but not beyond the beginning of a drain."""

@@ -16,7 +16,7 @@ import redis.asyncio
 import redis.exceptions
 import structlog
 import zstandard
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, wait_exponential_jitter
 
 from workers.contract import layout, names
 from workers.contract.errors import BrokerUnavailable
@@ -44,10 +44,20 @@ _WAITED_FOR = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.NoScriptError,
 )
+_PASSING = ("NOREPLICAS", "MISCONF", "BUSY ", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+"""Refusals that redis-py has no class for: too few replicas after a failover, a full disk, a long script, …"""
 _SCRIPTS = Path(__file__).parent / "lua"
 _COMPLETION = msgspec.json.Decoder(Completion)
 _ENCODER = msgspec.json.Encoder()
 _COMPRESSOR = zstandard.ZstdCompressor(level=1)  # one for all: making it costs more than using it
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether Redis may take the same call a little later."""
+    if isinstance(error, redis.exceptions.ResponseError) and any(word in str(error) for word in _PASSING):
+        return True
+    return isinstance(error, _WAITED_FOR)
+
 
 Outcome = Literal["claimed", "held", "done", "paused", "cancelled", "unknown", "other_model"]
 
@@ -347,7 +357,7 @@ class Ledger:
             )
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_WAITED_FOR),
+            retry=retry_if_exception(may_pass),
             wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.3),
             stop=stop_after_delay(REDIS_RETRY_FOR_S),
             before_sleep=told,

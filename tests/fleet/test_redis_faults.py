@@ -1,5 +1,6 @@
 """What becomes of a fleet when its Redis restarts, drops its clients, is full, read-only, cut off, or asks for a password."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import redis
 from ops.drill.proxy import Proxy
 from ops.quickstart.processes import ChildProcess, free_port, wait_until
 from ops.quickstart.servers import redis_server
-from tests.fleet.harness import FleetUnderTest
+from tests.fleet.harness import LEASE_S, FleetUnderTest
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(120)]
 
@@ -160,3 +161,18 @@ def test_a_password_that_changes_at_work_is_waited_for(fleet: FleetUnderTest) ->
         assert worker.returncode() == 3
         worker.launch()
     whole(fleet, worker, repeated=20)
+
+
+def test_a_redis_that_has_too_few_replicas_again_and_again_costs_no_answer_and_accuses_no_prompt(fleet: FleetUnderTest) -> None:
+    fleet.engine()
+    fleet.worker()
+    fleet.enqueue(fleet.prompts(900), "r", "--batch-size", "8")
+    for spell in range(3):
+        wait_until(lambda spell=spell: fleet.counted() > 60 + spell * 150, 40, "the run under way")  # type: ignore[misc]
+        fleet.client.config_set("min-replicas-to-write", 1)
+        wait_until(lambda: fleet.told_by("gpu0") == {} or int(fleet.told_by("gpu0")["in_flight"]) > 0, 10, "refused")
+        time.sleep(LEASE_S + 1)  # longer than a lease
+        fleet.client.config_set("min-replicas-to-write", 0)
+    fleet.wait_complete(timeout_s=60)
+    assert fleet.assert_whole(prompts=900)["failed"] == 0
+    assert set(fleet.generated("gpu0").values()) == {1}

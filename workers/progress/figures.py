@@ -52,6 +52,7 @@ def document_of(state: RunState) -> Document:
         "batches_leased": state.leased_batches,
         "parked": dict(state.parked),
         "stands": state.stands,
+        "batches_unpushed": state.unpushed,
         "failures": dict(state.reasons),
         "flags": dict(state.flags),
         "priority": state.priority,

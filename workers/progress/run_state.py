@@ -76,6 +76,7 @@ class RunState:
     repairs: int = 0
     replaces: Repair | None = None
     producer_at_work: bool = False
+    unpushed: int = 0
 
     @property
     def pending(self) -> int | None:
@@ -120,8 +121,10 @@ def _read_one(client: "redis.Redis", run: str, live: Mapping[str, Mapping[str, s
     pipeline.lrange(keys.series, 0, -1)
     pipeline.hvals(keys.owner)
     pipeline.exists(keys.enqueue)
+    pipeline.get(keys.pushed)
+    pipeline.get(keys.done)
     pipeline.time()
-    state, counts, reasons, flags, by_worker, parked, series, owners, locked, clock = pipeline.execute()
+    state, counts, reasons, flags, by_worker, parked, series, owners, locked, pushed, done, clock = pipeline.execute()
     if not state.get(b"status"):
         return None
     told, counted = _text(state), _numbers(counts)
@@ -153,6 +156,7 @@ def _read_one(client: "redis.Redis", run: str, live: Mapping[str, Mapping[str, s
         parked=_text(parked),
         repairs=int(told.get("repairs", 0)),
         producer_at_work=bool(locked),
+        unpushed=_unpushed(_integer(told.get("batches")), pushed, done, len(parked)),
         replaces=msgspec.json.decode(told["replaces"], type=Repair) if "replaces" in told else None,
     )
 
@@ -189,6 +193,7 @@ def with_repairs(base: RunState, repairs: Sequence[RunState]) -> RunState:
         workers=_workers_of(parts),
         in_flight=None if None in in_flight else sum(filter(None, in_flight)),
         leased_batches=sum(part.leased_batches for part in parts),
+        unpushed=sum(part.unpushed for part in parts),
         parked={
             batch if part is base else f"{part.run.removeprefix(base.run + '~')}-{batch}": cause
             for part in parts
@@ -300,6 +305,14 @@ def _text(found: dict[bytes, bytes]) -> dict[str, str]:
 
 def _numbers(found: dict[bytes, bytes]) -> dict[str, int]:
     return {name.decode(): int(value) for name, value in found.items()}
+
+
+def _unpushed(batches: int | None, pushed: bytes | None, done: bytes | None, parked: int) -> int:
+    """Batches that nobody was told of: not pushed, not done, and not parked."""
+    width = max(len(pushed or b""), len(done or b""))
+    known = [int.from_bytes((bitmap or b"").ljust(width, b"\0")) for bitmap in (pushed, done)]
+    told = known[0] | known[1]
+    return max(0, (batches or 0) - told.bit_count() - parked)
 
 
 def _positive(counted: dict[str, int]) -> dict[str, int]:

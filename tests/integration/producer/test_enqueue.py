@@ -439,3 +439,15 @@ def test_a_store_that_cannot_be_used_leaves_no_trace_of_a_run(local: Place) -> N
     assert done.returncode == 4
     assert "store file:///proc/nowhere: " in done.stderr
     assert local.client.keys() == []
+
+
+def test_a_run_under_way_in_another_store_keeps_its_counters(local: Place) -> None:
+    local.told(local.source(20), "--batch-size", "5")
+    before = local.client.hgetall(KEYS.state)
+    elsewhere = Place(local.redis_url, f"{local.store_url}-2", local.folder)
+    for source in (local.source(20), local.source(3, "other.jsonl")):
+        done = elsewhere.enqueue(source)
+        assert done.returncode == 2
+        assert f"run r exists with another FLEET_STORE: this command says {elsewhere.store_url}, the run has " in done.stderr
+    assert local.client.hgetall(KEYS.state) == before
+    local.assert_whole(20)

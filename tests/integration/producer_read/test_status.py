@@ -292,3 +292,15 @@ def test_the_screen_shows_every_worker(client: "redis.Redis") -> None:
     text = console.export_text()
     assert "old@h" in text
     assert "[bold]not markup\\x1b[0m" in text
+
+
+def test_batches_that_nobody_was_told_of_are_told_with_the_next_step(client: "redis.Redis", run_command: Run) -> None:
+    under_way(client)
+    assert "next: 16 batches never pushed, and no producer at it: `producer resume r`" in run_command(status, "r").out
+    for number in range(14):
+        client.setbit(KEYS.pushed, number, 1)
+    client.setbit(KEYS.done, 14, 1)
+    assert run_command(status, "r", "--json").json["batches_unpushed"] == 1
+    client.hset(KEYS.parked, "00000015", "why")
+    assert run_command(status, "r", "--json").json["batches_unpushed"] == 0
+    assert "never pushed" not in run_command(status, "r").out

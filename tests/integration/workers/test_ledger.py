@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import redis
 import redis.asyncio
 
+import workers
 from workers.contract import names
 from workers.contract.names import RunKeys
 from workers.contract.schema import Answer, Completion, Provenance, ShardCounts, Usage
-from workers.ledger import Claim, Ledger, pack, unpack
+from workers.ledger import Claim, Ledger, may_pass, pack, unpack
 
 pytestmark = pytest.mark.integration
 
@@ -321,3 +324,33 @@ async def test_every_key_of_a_working_run_is_in_the_table(client: "redis.asyncio
         key = table[raw.decode()]
         assert text(await client.type(raw)) == key.type, raw
         assert (await client.ttl(raw) > 0) == (key.ttl_s is not None), raw
+
+
+@pytest.mark.parametrize(("status", "stays"), [("running", 1), ("paused", 1), ("complete", 0), ("cancelled", 0), (None, 0)])
+def test_a_run_that_was_taken_up_again_stays_in_the_list_of_those_under_way(
+    redis_url: str, status: str | None, stays: int
+) -> None:
+    keys = RunKeys("r")
+    with redis.Redis.from_url(redis_url) as client:
+        client.zadd(names.RUNS, {"r": 1.0})
+        if status:
+            client.hset(keys.state, "status", status)
+        leave = client.register_script((Path(workers.__file__).parent / "lua" / "leave.lua").read_text())
+        leave(keys=[names.RUNS, keys.state], args=["r"])
+        assert client.zcard(names.RUNS) == stays
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (redis.ResponseError("NOREPLICAS Not enough good replicas to write."), True),
+        (redis.ResponseError("Command # 1 (EVALSHA) of pipeline caused error: MISCONF Errors writing to the AOF file"), True),
+        (redis.ResponseError("BUSY Redis is busy running a script"), True),
+        (redis.ConnectionError("refused"), True),
+        (redis.exceptions.ReadOnlyError("READONLY"), True),
+        (redis.ResponseError("WRONGTYPE Operation against a key"), False),
+        (ValueError("BUSY "), False),
+    ],
+)
+def test_refusals_that_pass_are_waited_for(error: Exception, *, passes: bool) -> None:
+    assert may_pass(error) is passes
