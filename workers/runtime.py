@@ -116,6 +116,10 @@ class Runtime:
                 await client.ping()
         except BrokerUnavailable as error:
             log.warning("broker.away", cause=str(error), next="tried again until it is there")
+        with contextlib.suppress(redis.exceptions.RedisError):  # one that may not ask is not told
+            policy = (await client.info("memory")).get("maxmemory_policy")
+            if policy not in {None, "noeviction"}:
+                log.warning("broker.evicts", policy=policy, next="set maxmemory-policy noeviction, or counters go wrong")
         return client
 
     async def _checked_store(self) -> ObjectStore:

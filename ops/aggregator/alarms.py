@@ -32,7 +32,7 @@ def alarms(
     bottlenecks: Mapping[str, Bottleneck],
     history: History,
     runs: Sequence[tuple[RunState, Document]],
-    memory: tuple[int, int],
+    memory: tuple[int, int, str],
 ) -> list[Alarm]:
     """All that is wrong now.
 
@@ -41,7 +41,7 @@ def alarms(
         bottlenecks: Of each.
         history: Of their counters.
         runs: Each with its figures.
-        memory: Bytes that Redis uses, and may use (0: no limit).
+        memory: Bytes that Redis uses, and may use (0: no limit), and what it does then.
     """
     return [
         *(Alarm(found.kind, name, found.sentence) for name, found in bottlenecks.items() if found.alarming),
@@ -105,7 +105,9 @@ def _of_run(state: RunState, document: Document, workers: Mapping[str, Mapping[s
         yield Alarm("no_progress", state.run, "nothing was finished for longer than its pace explains")
 
 
-def _of_redis(used: int, limit: int) -> Iterable[Alarm]:
+def _of_redis(used: int, limit: int, policy: str) -> Iterable[Alarm]:
+    if policy != "noeviction":
+        yield Alarm("redis_evicts", "Redis", f"maxmemory-policy is {policy}, expected noeviction: lost keys are wrong counters")
     if limit and used > limit * REDIS_FULL:
         used_of = f"{used / limit:.0%} of its maxmemory of {limit / 1e6:,.0f} MB are used"
         yield Alarm("redis_full", "Redis", f"{used_of}; it refuses writes at 100 %")

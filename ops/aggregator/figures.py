@@ -41,7 +41,7 @@ def fleet_document(look: Look, history: History, usd_per_hour: float | None) -> 
         bottlenecks[name] = bottleneck(figures, queued_batches=look.queued, all_paused=all_paused)
     busy = busy_share(look.workers.values())
     runs = [(state, run_document(state, usd_per_hour, busy, look.predictions.get(state.run, {}))) for state in look.runs]
-    found = alarms(look.workers, bottlenecks, history, runs, (look.memory_bytes, look.memory_limit_bytes))
+    found = alarms(look.workers, bottlenecks, history, runs, (look.memory_bytes, look.memory_limit_bytes, look.memory_policy))
     return {
         "at": round(look.at_s, 3),
         "queued_batches": look.queued,

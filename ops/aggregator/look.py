@@ -26,6 +26,7 @@ class Look:
     queued: int
     memory_bytes: int
     memory_limit_bytes: int
+    memory_policy: str
     predictions: Mapping[str, Mapping[str, str]]
 
 
@@ -57,6 +58,7 @@ def look(client: "redis.Redis", known: frozenset[str]) -> Look:
         queued=sum(answers[: len(QUEUE_LISTS)]),
         memory_bytes=int(memory["used_memory"]),
         memory_limit_bytes=int(memory["maxmemory"]),
+        memory_policy=str(memory["maxmemory_policy"]),
         predictions={
             state.run: {mark.decode(): text.decode() for mark, text in told.items()}
             for state, told in zip(runs, answers[len(QUEUE_LISTS) :], strict=True)

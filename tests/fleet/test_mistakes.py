@@ -114,3 +114,11 @@ def test_a_worker_that_ended_in_order_is_not_called_silent(fleet: FleetUnderTest
     assert fleet.told_by("gpu0") == {}
     (told,) = fleet.status()["workers"]
     assert (told["state"], told["completed"], told["in_flight"]) == ("gone", 30, None)
+
+
+def test_a_redis_that_evicts_keys_is_told_when_a_worker_starts(fleet: FleetUnderTest) -> None:
+    fleet.client.config_set("maxmemory-policy", "allkeys-lru")
+    fleet.engine()
+    worker = fleet.worker()
+    assert "broker.evicts" in log_of(worker)
+    assert "policy=allkeys-lru" in log_of(worker)

@@ -34,7 +34,7 @@ def raised(
     later: dict[str, dict[str, str]] | None = None,
     bottlenecks: dict[str, Bottleneck] | None = None,
     rate: float | None = 1.0,
-    memory: tuple[int, int] = (1, 0),
+    memory: tuple[int, int, str] = (1, 0, "noeviction"),
     **run: Any,
 ) -> list[tuple[str, str, str]]:
     told = workers() if told is None else told
@@ -109,8 +109,14 @@ def test_a_worker_that_fell_silent() -> None:
 
 
 def test_a_redis_that_is_nearly_full() -> None:
-    assert raised(memory=(900_000_000, 1_000_000_000)) == [
+    assert raised(memory=(900_000_000, 1_000_000_000, "noeviction")) == [
         ("redis_full", "Redis", "90% of its maxmemory of 1,000 MB are used; it refuses writes at 100 %")
     ]
-    assert raised(memory=(800_000_000, 1_000_000_000)) == []
-    assert raised(memory=(900_000_000, 0)) == [], "no limit"
+    assert raised(memory=(800_000_000, 1_000_000_000, "noeviction")) == []
+    assert raised(memory=(900_000_000, 0, "noeviction")) == [], "no limit"
+
+
+def test_a_redis_that_evicts() -> None:
+    assert raised(memory=(1, 0, "allkeys-lru")) == [
+        ("redis_evicts", "Redis", "maxmemory-policy is allkeys-lru, expected noeviction: lost keys are wrong counters")
+    ]
