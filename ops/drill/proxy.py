@@ -2,62 +2,57 @@
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Coroutine
-from typing import Any, Self
+import ssl
+from typing import Self
+
+from ops.drill.loop_thread import LoopThread
 
 _CHUNK = 1 << 16
-_WITHIN_S = 10.0
 
 
 class Proxy:
     """Passes bytes on to a port.
 
     While it is cut, connections are reset and none is served. While it is stalled, connections stand and nothing passes; what
-    was sent meanwhile arrives afterwards, as TCP sends it again.
+    was sent meanwhile arrives afterwards, as TCP sends it again. With `tls` it is what clients speak to it, and ends here.
     """
 
-    def __init__(self, target_port: int, target_host: str = "127.0.0.1") -> None:
+    def __init__(self, target_port: int, target_host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         self._target = (target_host, target_port)
+        self._tls = tls
         self._flowing = asyncio.Event()
         self._flowing.set()
-        self._loop = asyncio.new_event_loop()
+        self._thread = LoopThread("proxy")
         self._writers: set[asyncio.StreamWriter] = set()
         self._cut = False
         self.port = 0
 
     def start(self, port: int = 0) -> Self:
         """Listen; on any free port if none is named."""
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
-        self.port = self._call(self._listen(port))
+        self.port = self._thread.call(self._listen(port))
         return self
 
     def cut(self) -> None:
         """Reset every connection, and every new one."""
-        self._call(self._reset())
+        self._thread.call(self._reset())
 
     def stall(self) -> None:
         """Pass nothing on, and say nothing."""
-        self._loop.call_soon_threadsafe(self._flowing.clear)
+        self._thread.loop.call_soon_threadsafe(self._flowing.clear)
 
     def restore(self) -> None:
         """Pass bytes on again."""
         self._cut = False
-        self._loop.call_soon_threadsafe(self._flowing.set)
+        self._thread.loop.call_soon_threadsafe(self._flowing.set)
 
     def stop(self) -> None:
         """End it."""
-        self._call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_WITHIN_S)
-        self._loop.close()
-
-    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WITHIN_S)
+        self._thread.call(self._close())
+        self._thread.stop()
 
     async def _listen(self, port: int) -> int:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=self._tls)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def _reset(self) -> None:
@@ -68,10 +63,6 @@ class Proxy:
     async def _close(self) -> None:
         self._server.close()
         await self._reset()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

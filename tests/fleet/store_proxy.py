@@ -7,9 +7,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -17,8 +16,9 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from ops.drill.loop_thread import LoopThread
+
 Action = Literal["answer", "lose_answer", "hold", "cut", "spoil"]
-_WITHIN_S = 10.0
 _HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "expect"}
 
 
@@ -62,7 +62,7 @@ class StoreProxy:
 
     def __init__(self, endpoint: str) -> None:
         self._target = endpoint
-        self._loop = asyncio.new_event_loop()
+        self._thread = LoopThread("store proxy")
         self.rules: list[Rule] = []
         self.port = 0
 
@@ -71,9 +71,8 @@ class StoreProxy:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        self._thread = threading.Thread(target=self._loop.run_forever, name="store proxy", daemon=True)
         self._thread.start()
-        self._call(self._listen())
+        self._thread.call(self._listen())
         return self
 
     def rule(self, action: Action, **fields: Any) -> Rule:
@@ -89,16 +88,11 @@ class StoreProxy:
     def release(self, rule: Rule) -> None:
         """Let pass what a rule holds, and meet nothing more."""
         self.rules = [other for other in self.rules if other is not rule]
-        self._loop.call_soon_threadsafe(rule.released.set)
+        self._thread.loop.call_soon_threadsafe(rule.released.set)
 
     def stop(self) -> None:
-        self._call(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_WITHIN_S)
-        self._loop.close()
-
-    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WITHIN_S)
+        self._thread.call(self._close())
+        self._thread.stop()
 
     async def _listen(self) -> None:
         self._client = aiohttp.ClientSession(auto_decompress=False, connector=aiohttp.TCPConnector(limit=0))
@@ -113,10 +107,6 @@ class StoreProxy:
     async def _close(self) -> None:
         await self._runner.cleanup()
         await self._client.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

@@ -11,10 +11,10 @@ import pytest
 import redis
 import trustme
 
+from ops.drill.proxy import Proxy
 from ops.quickstart.processes import ChildProcess, free_port, listens, wait_until
 from ops.quickstart.servers import redis_binary, redis_server
 from tests.fleet.harness import FleetUnderTest
-from tests.fleet.tls import TlsFront
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(120)]
 ROOT = Path(__file__).parents[2]
@@ -24,15 +24,21 @@ RIGHTS = (ROOT / "SECURITY.md").read_text().partition("```redis\n")[2].partition
 
 @pytest.fixture
 def tls(fleet: FleetUnderTest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a Redis behind TLS, without options; ca.pem is its authority's certificate, other-ca.pem a stranger's."""
+    """The URL of a Redis behind TLS, without options; ca.pem is its authority's certificate, other-ca.pem a stranger's.
+
+    The server in the wheel is built without TLS, so a proxy before it ends the encryption, as stunnel would.
+    """
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other-ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    with TlsFront(fleet.redis_port, context) as front:
+    front = Proxy(fleet.redis_port, tls=context).start()
+    try:
         yield f"rediss://127.0.0.1:{front.port}/0"
         fleet.stop()
+    finally:
+        front.stop()
 
 
 def test_a_job_and_flower_through_tls(fleet: FleetUnderTest, tls: str, tmp_path: Path) -> None:

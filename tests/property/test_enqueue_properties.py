@@ -34,7 +34,6 @@ def stream_of(body: bytes) -> list[Prompt | Reject]:
         return list(SourceStream((str(path),)))
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(texts | special, min_size=1, max_size=40), st.booleans(), st.booleans())
 def test_texts_come_out_once_in_order_and_exact(rows: list[str], ascii_only: bool, packed: bool) -> None:
     body = "".join(json.dumps({"text": text}, ensure_ascii=ascii_only) + "\n" for text in rows).encode()
@@ -43,7 +42,6 @@ def test_texts_come_out_once_in_order_and_exact(rows: list[str], ascii_only: boo
     assert [item.row for item in found if isinstance(item, Prompt)] == list(range(len(rows)))
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(texts | special, min_size=1, max_size=10))
 def test_messages_survive_shards_byte_for_byte(rows: list[str]) -> None:
     raw = [json.dumps([{"role": "user", "content": text}], ensure_ascii=False).encode() for text in rows]
@@ -53,7 +51,6 @@ def test_messages_survive_shards_byte_for_byte(rows: list[str]) -> None:
     assert [bytes(prompt.messages or b"") for prompt in back] == raw
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.integers(0, 300), st.integers(1, 70), st.integers(1, 4))
 def test_batching_loses_and_doubles_nothing(count: int, size: int, samples: int) -> None:
     prompts = [Prompt(id=number, row=number, text="t") for number in range(count)]
@@ -64,7 +61,7 @@ def test_batching_loses_and_doubles_nothing(count: int, size: int, samples: int)
     assert flat == [(row, sample) for row in range(count) for sample in range(samples)]
 
 
-@settings(max_examples=300, deadline=None)  # two busy cores
+@settings(max_examples=300)
 @given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_rows_rejects_or_one_refusal(body: bytes) -> None:
     try:
@@ -76,7 +73,6 @@ def test_any_bytes_are_rows_rejects_or_one_refusal(body: bytes) -> None:
         assert isinstance(item, Prompt | Reject)
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(st.integers(0, 5) | st.sampled_from(["0", "1", "a"]), min_size=1, max_size=30))
 def test_an_id_is_accepted_once_and_its_type_counts(ids: list[int | str]) -> None:
     found = stream_of(b"".join(json.dumps({"id": value, "text": "t"}).encode() + b"\n" for value in ids))
@@ -127,7 +123,6 @@ def test_a_wrong_value_anywhere_in_a_row_is_a_reject_of_the_closed_list(value: o
     assert_each_is_readable_or_rejected([with_value(row, place, value) for row, place in PLACES])
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JSON), min_size=1, max_size=9))
 def test_any_value_anywhere_in_a_row_is_a_prompt_or_a_reject_of_the_closed_list(changes: list[tuple[Any, object]]) -> None:
     assert_each_is_readable_or_rejected([with_value(row, place, value) for (row, place), value in changes])
@@ -153,7 +148,7 @@ line_bodies = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)  # two busy cores
+@settings(max_examples=300)
 @given(line_bodies, st.lists(st.integers(0, 10_000), max_size=20), st.booleans())
 def test_lines_do_not_depend_on_where_chunks_end(bodies: list[bytes], places: list[int], ended: bool) -> None:
     whole = b"\n".join(bodies) + b"\n" * ended
@@ -166,7 +161,6 @@ def test_lines_do_not_depend_on_where_chunks_end(bodies: list[bytes], places: li
     assert found == expected
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(texts | special, min_size=1, max_size=30), st.integers(64, 300), st.integers(1, 50), st.integers(0, 9999))
 def test_rows_do_not_depend_on_how_archives_are_read(rows: list[str], chunk: int, packed: int, place: int) -> None:
     body = "".join(json.dumps({"text": text}) + "\n" for text in rows).encode()

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ops.simulator.batching import SLOPE, ContinuousBatch
@@ -123,7 +123,6 @@ def test_busy_slot_seconds_and_the_most_that_ran_are_counted() -> None:
     assert batch.decoded_total == pytest.approx(30)
 
 
-@settings(deadline=None)  # two busy cores
 @given(ARRIVALS, LIMITS)
 def test_every_request_ends_once_and_every_token_is_decoded(arrivals: list[tuple[float, int]], limit: int) -> None:
     batch = ContinuousBatch(limit, tokens_per_s=50)
@@ -135,7 +134,6 @@ def test_every_request_ends_once_and_every_token_is_decoded(arrivals: list[tuple
     assert batch.most_running <= limit
 
 
-@settings(deadline=None)  # two busy cores
 @given(ARRIVALS, LIMITS)
 def test_requests_start_in_the_order_in_which_they_came(arrivals: list[tuple[float, int]], limit: int) -> None:
     batch = ContinuousBatch(limit, tokens_per_s=50)
@@ -161,7 +159,6 @@ def test_requests_start_in_the_order_in_which_they_came(arrivals: list[tuple[flo
     assert started == sorted(started, key=int)
 
 
-@settings(deadline=None)  # two busy cores
 @given(ARRIVALS, LIMITS, st.integers(2, 9))
 def test_it_does_not_matter_how_often_one_looks(arrivals: list[tuple[float, int]], limit: int, looks: int) -> None:
     seldom, often = (ContinuousBatch(limit, tokens_per_s=50) for _ in range(2))
@@ -174,7 +171,6 @@ def test_it_does_not_matter_how_often_one_looks(arrivals: list[tuple[float, int]
     assert seldom.decoded_total == pytest.approx(often.decoded_total)
 
 
-@settings(deadline=None)  # two busy cores
 @given(ARRIVALS, LIMITS, st.data())
 def test_a_removed_request_never_ends_and_the_others_do(
     arrivals: list[tuple[float, int]], limit: int, data: st.DataObject
@@ -194,7 +190,6 @@ def test_a_removed_request_never_ends_and_the_others_do(
     assert sorted(ended) == sorted(set(names) - alive)
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.integers(1, 10**10), st.floats(0.1, 1e6))
 @example(67108863, 2.00001)
 def test_a_long_run_still_ends(tokens: int, tokens_per_s: float) -> None:

@@ -1,7 +1,7 @@
 import statistics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ops.simulator.lengths import WORDS, LengthModel, digest_of, prompt_digest, prompt_tokens, words_until
@@ -84,7 +84,6 @@ def test_a_stop_string_ends_with_the_token_that_completes_it(stops: list[str], w
     assert words_until([" ab", " cd", " de"], stops) == wanted
 
 
-@settings(deadline=None)  # two busy cores
 @given(st.lists(st.text("ab ", min_size=1, max_size=4), min_size=1, max_size=12), st.text("ab ", min_size=1, max_size=3))
 def test_the_stop_string_is_whole_after_these_tokens_and_not_before(words: list[str], stop: str) -> None:
     found = words_until(words, [stop])
