@@ -19,6 +19,7 @@ from workers.celery import (
 from workers.contract.errors import SettingsError
 from workers.contract.settings import FleetSettings, StoreSettings
 
+S = TypeVar("S", bound=StoreSettings)
 T = TypeVar("T")
 
 PLAIN_LINE_EVERY_S = 10.0
@@ -30,10 +31,7 @@ def settings_of_command() -> FleetSettings:
     Raises:
         SettingsError: See there.
     """
-    settings = settings_from_environment()
-    configure_logging(settings)
-    warn_of_misspelt_settings()
-    return settings
+    return _begun(settings_from_environment())
 
 
 def store_settings_of_command() -> StoreSettings:
@@ -42,7 +40,10 @@ def store_settings_of_command() -> StoreSettings:
     Raises:
         SettingsError: See there.
     """
-    settings = store_settings_from_environment()
+    return _begun(store_settings_from_environment())
+
+
+def _begun(settings: S) -> S:
     configure_logging(settings)
     warn_of_misspelt_settings()
     return settings

@@ -220,10 +220,8 @@ class Deliveries:
         await self._pause(min(LONGEST_PAUSE_S, 2.0 ** (claimed.errors + 1)))
         batch.released = True
         if await self._ledger.release(batch.claim, error=True):
-            try:  # its message as it came: what it should be stands in the manifest that is not here
-                await asyncio.to_thread(push, self._app, batch.message, names.DEFAULT_PRIORITY)
-            except OperationalError as failure:
-                log.warning("push.failed", run=batch.claim.run, batch=batch.claim.batch, cause=str(failure), next="swept")
+            # Its message as it came: what it should be stands in the manifest that is not here.
+            await self._push(batch.message, names.DEFAULT_PRIORITY, recovered=False)
         return "batch.refused", {"because": str(error), "next": "another worker takes it"}
 
     async def _cut_off(self, batch: OpenBatch) -> Ending:
@@ -333,6 +331,18 @@ class Deliveries:
         """Put a batch's message into the queue; if that fails, the sweep will find that it is missing."""
         try:
             message, priority = await self._shards.message(run, batch)
+        except FleetError as error:
+            _tell_not_pushed(run, batch, error)
+        else:
+            await self._push(message, priority, recovered=recovered)
+
+    async def _push(self, message: BatchMessage, priority: int, *, recovered: bool) -> None:
+        try:
             await asyncio.to_thread(push, self._app, message, priority, recovered=recovered)
-        except (FleetError, OperationalError) as error:  # the sweep finds a batch without a message
-            log.warning("push.failed", run=run, batch=batch, cause=str(error), next="the sweep pushes it")
+        except (FleetError, OperationalError) as error:
+            _tell_not_pushed(message.run, message.batch, error)
+
+
+def _tell_not_pushed(run: str, batch: str, error: Exception) -> None:
+    """The sweep finds a batch without a message."""
+    log.warning("push.failed", run=run, batch=batch, cause=str(error), next="the sweep pushes it")

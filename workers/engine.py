@@ -152,15 +152,13 @@ class Engine:
         Raises:
             EngineUnavailable: It does not answer, which is a sign too.
         """
-        loads = await self._read("/v1/loads")
+        loads, metrics = await self._pages()
         try:
             first = msgspec.json.decode(loads)["loads"][0]
             moving = tuple(first.get(name) for name in ("num_running_reqs", "num_waiting_reqs", "num_used_tokens"))
         except (msgspec.MsgspecError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineUnavailable(self.url, f"/v1/loads is not SGLang's: {error}") from error
-        counters = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
-        decoded = tuple(_DECODED.findall(counters.content)) if counters.status_code == httpx.codes.OK else ()
-        return (*moving, decoded)
+        return (*moving, tuple(_DECODED.findall(metrics)))
 
     async def gauges(self) -> EngineGauges:
         """One reading of what it does; disturbs it no more than two GET requests do.
@@ -168,10 +166,9 @@ class Engine:
         Raises:
             EngineUnavailable: It does not answer, or not as SGLang does.
         """
-        loads = await self._read("/v1/loads")
-        metrics = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)  # absent without --enable-metrics
+        loads, metrics = await self._pages()
         try:
-            return read_gauges(loads, metrics.text if metrics.status_code == httpx.codes.OK else "")
+            return read_gauges(loads, metrics.decode())
         except ValueError as error:
             raise EngineUnavailable(self.url, str(error)) from error
 
@@ -196,6 +193,12 @@ class Engine:
                 await self._send("POST", "/abort_request", msgspec.json.encode({"rid": request_id}), PROBE_TIMEOUT_S)
             except EngineUnavailable:
                 return  # a dead engine holds nothing
+
+    async def _pages(self) -> tuple[bytes, bytes]:
+        """What `/v1/loads` and `/metrics` say now; the latter is empty without --enable-metrics."""
+        loads = await self._read("/v1/loads")
+        metrics = await self._send("GET", "/metrics", None, PROBE_TIMEOUT_S)
+        return loads, metrics.content if metrics.status_code == httpx.codes.OK else b""
 
     async def _read(self, path: str) -> bytes:
         """What a route of the server's own tells; whatever else it answers is one error, for no prompt is at fault."""

@@ -8,7 +8,7 @@ from functools import partial
 from ops.aggregator.causes import Bottleneck
 from ops.aggregator.history import History
 from workers.progress.figures import Document
-from workers.progress.run_state import RunState
+from workers.progress.run_state import SILENT, RunState
 
 REDIS_FULL = 0.85
 FAILING = 0.1
@@ -95,7 +95,7 @@ def _of_run(state: RunState, document: Document, workers: Mapping[str, Mapping[s
     if state.status != "running" or state.stands:
         return
     for worker in state.workers:
-        if worker.state == "silent":
+        if worker.state == SILENT:
             yield Alarm(
                 "worker_missing", worker.name, f"silent for {worker.seen_s_ago or 0:.0f} s with run {state.run} under way"
             )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workers.progress.run_state import state_of
+from workers.progress.run_state import SILENT, integer, real, state_of
 
 Kind = Literal[
     "engine_sick",
@@ -68,11 +68,11 @@ class WorkerFigures:
             in_flight=int(told.get("in_flight") or 0),
             slots=int(told.get("slots") or 0),
             unstarted=int(told.get("unstarted") or 0),
-            running=_integer(told.get("engine_running")),
-            running_limit=_integer(told.get("engine_running_limit")),
-            queued_at_engine=_integer(told.get("engine_queued")),
-            kv_usage=_real(told.get("engine_kv_usage")),
-            gpu_utilization=_real(told.get("gpu_utilization")),
+            running=integer(told.get("engine_running")),
+            running_limit=integer(told.get("engine_running_limit")),
+            queued_at_engine=integer(told.get("engine_queued")),
+            kv_usage=real(told.get("engine_kv_usage")),
+            gpu_utilization=real(told.get("gpu_utilization")),
             retractions_per_s=retractions_per_s,
         )
 
@@ -102,7 +102,7 @@ def bottleneck(worker: WorkerFigures, *, queued_batches: int, all_paused: bool) 
 
 
 def _stopped(worker: WorkerFigures) -> Bottleneck | None:
-    if worker.state in {"sick", "starting", "silent"}:
+    if worker.state in {"sick", "starting", SILENT}:
         return Bottleneck("engine_sick", f"{worker.state}: {worker.cause or 'it tells no cause'}")
     if worker.state == "waiting":
         return Bottleneck("store_slow", worker.cause or "finished batches wait for the store")
@@ -126,11 +126,3 @@ def _bounded(worker: WorkerFigures, busy: str) -> Bottleneck:
         waiting = "" if not worker.queued_at_engine else f", {worker.queued_at_engine} wait at the engine"
         return Bottleneck("slot_bound", f"{batch}{waiting}: its running limit binds")
     return Bottleneck("compute_bound", f"{busy}, {batch}: the engine takes requests no faster")
-
-
-def _integer(text: str | None) -> int | None:
-    return int(float(text)) if text else None
-
-
-def _real(text: str | None) -> float | None:
-    return float(text) if text else None

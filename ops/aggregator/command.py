@@ -1,15 +1,13 @@
 """`ops aggregator`: reads Redis, tells the fleet's figures over HTTP, and writes progress.json."""
 
-import errno
 import os
-from typing import Any
 
 import click
-from aiohttp import web
 
 from ops.aggregator.server import application
 from ops.aggregator.settings import AggregatorSettings
 from ops.aggregator.watch import Watch
+from ops.serving import serve
 from workers.broker import broker_errors, connect
 from workers.celery import configure_logging, settings_from_environment, warn_of_misspelt_settings
 from workers.contract.broker_url import is_loopback
@@ -40,10 +38,4 @@ def aggregator(host: str, port: int, without_login: bool) -> None:
         client.ping()
     watch = Watch(client, open_store(settings), own.usd_per_hour)
     click.echo(f"figures at http://{host}:{port}/api/fleet, metrics at /metrics; Ctrl-C ends it", err=True)
-    quiet: dict[str, Any] = {"print": None, "access_log": None}
-    try:
-        web.run_app(application(watch, own.page_login), host=host, port=port, shutdown_timeout=1.0, **quiet)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise click.UsageError(f"port {port} of {host} is in use; choose another with --port") from error
+    serve(application(watch, own.page_login), host, port)

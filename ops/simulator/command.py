@@ -1,13 +1,10 @@
 """`ops simulate-engine`: a simulated SGLang server in the foreground."""
 
-import errno
-import os
 from pathlib import Path
-from typing import Any
 
 import click
-from aiohttp import web
 
+from ops.serving import serve
 from ops.simulator.engine import EngineOptions, SimulatedEngine
 from ops.simulator.faults import FaultPlan, load_faults
 from ops.simulator.lengths import LengthModel
@@ -80,10 +77,4 @@ def simulate_engine(
     )
     click.echo(f"SIMULATED SGLang {version} on http://{host}:{port}: no model, words without meaning")
     server = SimulatedServer(SimulatedEngine(options, plan))
-    quiet: dict[str, Any] = {"print": None, "access_log": None}
-    try:
-        web.run_app(server.application(), host=host, port=port, handler_cancellation=True, shutdown_timeout=1.0, **quiet)
-    except OSError as error:
-        if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
-            raise
-        raise click.UsageError(f"port {port} of {host}: {os.strerror(error.errno)}; choose another with --port") from error
+    serve(server.application(), host, port, handler_cancellation=True)

@@ -133,12 +133,12 @@ def _read_one(client: "redis.Redis", run: str, live: Mapping[str, Mapping[str, s
         run=run,
         now_s=clock[0] + clock[1] / 1e6,
         status=told["status"],
-        total=_integer(told.get("total")),
-        batches=_integer(told.get("batches")),
-        rejected=_integer(told.get("rejected")),
-        priority=_integer(told.get("priority")),
-        created_at=_real(told.get("created_at")),
-        finished_at=_real(told.get("finished_at")),
+        total=integer(told.get("total")),
+        batches=integer(told.get("batches")),
+        rejected=integer(told.get("rejected")),
+        priority=integer(told.get("priority")),
+        created_at=real(told.get("created_at")),
+        finished_at=real(told.get("finished_at")),
         model=told.get("model") or told.get("served") or None,
         completed=counted.get("completed", 0),
         failed=counted.get("failed", 0),
@@ -156,7 +156,7 @@ def _read_one(client: "redis.Redis", run: str, live: Mapping[str, Mapping[str, s
         parked=_text(parked),
         repairs=int(told.get("repairs", 0)),
         producer_at_work=bool(locked),
-        unpushed=_unpushed(_integer(told.get("batches")), pushed, done, len(parked)),
+        unpushed=_unpushed(integer(told.get("batches")), pushed, done, len(parked)),
         replaces=msgspec.json.decode(told["replaces"], type=Repair) if "replaces" in told else None,
     )
 
@@ -251,7 +251,7 @@ def _workers(live: Mapping[str, Mapping[str, str]], counted: dict[str, int]) -> 
 
 def state_of(told: Mapping[str, str]) -> str:
     """What a worker says that it is, unless it has missed its beats since."""
-    seen_s_ago, beat_s = _real(told.get("seen_s_ago")), _real(told.get("beat_s"))
+    seen_s_ago, beat_s = real(told.get("seen_s_ago")), real(told.get("beat_s"))
     if seen_s_ago is not None and beat_s is not None and seen_s_ago > BEATS_MISSED * beat_s:
         return SILENT
     return told.get("state", GONE)
@@ -261,11 +261,11 @@ def _worker(name: str, told: Mapping[str, str], counted: dict[str, int]) -> Work
     return WorkerState(
         name=name,
         state=state_of(told),
-        seen_s_ago=_real(told.get("seen_s_ago")),
+        seen_s_ago=real(told.get("seen_s_ago")),
         completed=counted.get(f"{name}:completed", 0),
         failed=counted.get(f"{name}:failed", 0),
-        in_flight=_integer(told.get("in_flight")),
-        slots=_integer(told.get("slots")),
+        in_flight=integer(told.get("in_flight")),
+        slots=integer(told.get("slots")),
         cause=told.get("cause", ""),
         engine_url=told.get("engine_url", ""),
         model=told.get("model", ""),
@@ -320,9 +320,11 @@ def _positive(counted: dict[str, int]) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def _integer(text: str | None) -> int | None:
+def integer(text: str | None) -> int | None:
+    """A field of a hash; None if it is absent or empty."""
     return int(text) if text else None
 
 
-def _real(text: str | None) -> float | None:
+def real(text: str | None) -> float | None:
+    """The same with decimals."""
     return float(text) if text else None
